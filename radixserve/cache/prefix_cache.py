@@ -1,0 +1,460 @@
+"""The facade over tree and pool that the scheduler uses: match, lease, extend, publish, settle, release, check.
+
+Who owns which part of a request's block table at any time::
+
+    tokens      0                         node.end             num_computed        num_tokens
+                ├──────────────────────────┼─────────────────────────┼──────────────────┤
+    KV          in place (or being written   in place, not the        to compute
+                by a row of this step)       tree's
+    blocks      the tree's, locked by the    private to the lease; the last one may be part-filled
+                lease through ``node``
+
+``Lease.node`` always ends at a block boundary. A block becomes the tree's when a step that fills it is planned (`publish`, the node is
+pending) or, where the tree got the same tokens from somebody else, is swapped for the tree's block (`settle`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from radixserve.cache.block_pool import BlockPool
+from radixserve.cache.eviction import eviction_policy
+from radixserve.cache.explain import Explanation, Ghost, GhostLog
+from radixserve.cache.namespace import Namespace
+from radixserve.cache.radix_tree import Eviction, Match, Node, RadixTree
+from radixserve.cache.recount import recount
+from radixserve.cache.token_key import Key, key_length, key_slice
+from radixserve.config import CacheConfig
+from radixserve.errors import CacheInconsistent, OutOfBlocks
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CopySource:
+    """A committed block whose first ``length`` tokens a lease re-uses by copying; ``node`` stays locked until the copy's step is collected."""
+
+    node: Node
+    block: int
+    length: int
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A request's hold on the cache: a locked node, the block table, and a copy that is still to be made.
+
+    ``table``: block ids in order; the first ``node.end / block_size`` are the tree's, the others private to this lease.
+    """
+
+    namespace: Namespace
+    node: Node
+    table: list[int]
+    copy: CopySource | None = None
+
+    @property
+    def leased_tokens(self) -> int:
+        """Tokens whose KV is or will be in place without this request computing them, the copied part included."""
+        return self.node.end + (self.copy.length if self.copy else 0)
+
+
+@dataclass(slots=True)
+class CacheStats:
+    """Counters since the start, in tokens or blocks; gauges are properties of `PrefixCache`."""
+
+    queries: int = 0
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+    copied_tokens: int = 0
+    evicted_blocks: int = 0
+    evictions: int = 0
+    deduplicated_blocks: int = 0
+    repairs: int = 0
+    failed_checks: list[str] = field(default_factory=list)
+
+
+class PrefixCache:
+    """One radix tree and one block pool, kept consistent.
+
+    ``step`` numbers are the scheduler's. All token sequences are keys (`token_key`); all lengths are tokens unless named blocks.
+    """
+
+    def __init__(self, config: CacheConfig) -> None:
+        assert config.num_blocks is not None, "the pool's size is resolved before the cache is built"
+        self.config = config
+        self.block_size = config.block_size
+        self.pool = BlockPool(config.num_blocks)
+        self.tree = RadixTree(config.block_size, eviction_policy(config.eviction))
+        self.ghosts = GhostLog(config.ghost_tokens)
+        self.stats = CacheStats()
+        self.leases: set[Lease] = set()
+        self._copies: dict[int, list[Node]] = {}
+        self._detached: list[Node] = []
+        self._in_flight: list[int] = []
+        self._step = 0
+
+    # ---------------------------------------------------------------- numbers
+
+    @property
+    def available_blocks(self) -> int:
+        """Blocks that are free or can be made so by eviction."""
+        return self.pool.num_free + self.tree.evictable_blocks
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold ``num_tokens``."""
+        return -(-num_tokens // self.block_size)
+
+    def namespace_of(self, namespace: Namespace, rid: str) -> Namespace:
+        """The namespace a request really uses: with ``prefix_cache=off`` each request has its own."""
+        if self.config.prefix_cache == "off":
+            return Namespace(namespace.model, namespace.adapter, b"off:" + rid.encode())
+        return namespace
+
+    # ---------------------------------------------------------------- look
+
+    def match(self, namespace: Namespace, key: Key, limit: int, start: Node | None = None) -> Match:
+        """Longest prefix of the first ``limit`` tokens that is held; read-only. ``start``: a node known to be on the path."""
+        root = self.tree.root(namespace.tree)
+        if self.config.prefix_cache == "force_miss":
+            return Match(root, 0)
+        return self.tree.match(start or root, namespace.salt, key, limit)
+
+    def locked_by(self, match: Match) -> int:
+        """Blocks that are evictable now and would not be after `acquire` of this match."""
+        blocks = 0
+        for node in match.node.path():
+            if node.lock == 0:
+                blocks += (min(node.end, match.length) - node.start + self.block_size - 1) // self.block_size
+        if match.tail_node is not None and match.tail_node.lock == 0:
+            blocks += len(match.tail_node.blocks)
+        return blocks
+
+    # ---------------------------------------------------------------- leases
+
+    def acquire(self, namespace: Namespace, key: Key, limit: int, *, copy: bool = True) -> Lease:
+        """Lock the longest held prefix of the first ``limit`` tokens. Allocates nothing.
+
+        ``copy``: whether the match may end inside a block, which keeps the source of the copy locked for a step.
+        """
+        match = self.match(namespace, key, limit)
+        if not copy:
+            match = Match(match.node, match.length)
+        self.stats.queries += 1
+        self.stats.queried_tokens += limit
+        self.stats.hit_tokens += match.total
+        return self._lease(namespace, match)
+
+    def fork(self, lease: Lease, key: Key, length: int, count: int) -> list[Lease]:
+        """``count`` further leases on the first ``length`` tokens of a request whose KV of them is in place.
+
+        The part-filled last block is given to the tree as a tail, from which every fork copies.
+        """
+        self.settle(lease, key, length)
+        self._store_tail(lease, key, length)
+        root = self.tree.root(lease.namespace.tree)
+        return [
+            self._lease(lease.namespace, self.tree.match(root, lease.namespace.salt, key, length)) for _ in range(count)
+        ]
+
+    def _lease(self, namespace: Namespace, match: Match) -> Lease:
+        lease = Lease(namespace, self.tree.root(namespace.tree), [])
+        self.leases.add(lease)
+        self._move(lease, match)
+        return lease
+
+    def _move(self, lease: Lease, match: Match) -> None:
+        """Let ``lease`` hold ``match``, which continues what it holds; its private blocks must have been dropped."""
+        old = lease.node
+        node = match.node
+        if match.length < node.end:
+            node = self.tree.split(node, match.length)
+        self.tree.lock(node)
+        self.tree.unlock(old)
+        self.tree.count_hit(node)
+        lease.node = node
+        lease.table = [block for step in node.path() for block in step.blocks]
+        self._unlock_copy(lease)
+        if match.tail_node is not None:
+            self.tree.lock(match.tail_node)
+            lease.copy = CopySource(match.tail_node, match.tail_block, match.tail_length)
+
+    def _unlock_copy(self, lease: Lease) -> None:
+        if lease.copy is not None:
+            node, lease.copy = lease.copy.node, None
+            self._unlock_source(node)
+
+    def _unlock_source(self, node: Node) -> None:
+        """Let go of a copy source. A tail that was replaced meanwhile gives up its block with its last lock."""
+        self.tree.unlock(node)
+        if not node.alive and node.lock == 0 and node in self._detached:
+            self._detached.remove(node)
+            self._drop(node.blocks)
+        elif self.config.prefix_cache == "off":
+            self._forget_path(node)
+
+    def _discard_tail(self, node: Node) -> None:
+        """A tail was replaced by a longer sibling: its block is given back once no copy is to be made from it."""
+        if node.lock:
+            self._detached.append(node)
+        else:
+            self._drop(node.blocks)
+
+    def rematch(self, lease: Lease, key: Key, num_computed: int, limit: int) -> int:
+        """Move a lease on to what others have put into the tree meanwhile; returns the new ``num_computed``.
+
+        Nothing changes unless that is more than the request has computed itself.
+        """
+        if self.config.prefix_cache == "force_miss" or lease.node.end + self.block_size > limit:
+            return num_computed
+        match = self.tree.match(lease.node, lease.namespace.salt, key, limit)
+        if match.total <= num_computed:
+            return num_computed
+        self.stats.hit_tokens += match.total - num_computed
+        self._drop(lease.table[lease.node.end // self.block_size :])
+        self._move(lease, match)
+        return match.total
+
+    def missing_blocks(self, lease: Lease, num_tokens: int) -> int:
+        """Blocks to allocate before the table covers ``num_tokens``."""
+        return max(0, self.blocks_for(num_tokens) - len(lease.table))
+
+    def extend(self, lease: Lease, num_tokens: int) -> None:
+        """Make the table cover ``num_tokens``, evicting as needed; raises `OutOfBlocks` and changes nothing if it cannot."""
+        count = self.missing_blocks(lease, num_tokens)
+        if count > self.available_blocks:
+            raise OutOfBlocks(count, self.available_blocks)
+        if count > self.pool.num_free:
+            self.evict(count - self.pool.num_free)
+        lease.table += self.pool.allocate(count)
+
+    def take_copy(self, lease: Lease, step: int) -> tuple[int, int] | None:
+        """The (source, destination) block copy that ``step`` must make before its first layer, if one is due.
+
+        The source stays locked until the step is collected. The table must have been extended.
+        """
+        copy = lease.copy
+        if copy is None:
+            return None
+        lease.copy = None
+        self._copies.setdefault(step, []).append(copy.node)
+        self.stats.copied_tokens += copy.length
+        return copy.block, lease.table[lease.node.end // self.block_size]
+
+    def publish(self, lease: Lease, key: Key, num_tokens: int, step: int) -> None:
+        """Put the blocks that ``step`` fills, up to ``num_tokens``, into the tree as pending.
+
+        Where the tree already has these tokens from somebody else the blocks stay private until `settle`.
+        """
+        self._insert(lease, key, num_tokens, step)
+
+    def settle(self, lease: Lease, key: Key, num_computed: int) -> None:
+        """After a step was collected: all full blocks of the request are the tree's; duplicates are swapped for the tree's blocks."""
+        full = num_computed // self.block_size * self.block_size
+        while lease.node.end < full:
+            start = lease.node.end
+            match = self.tree.match(lease.node, lease.namespace.salt, key, full)
+            if match.length == start:
+                self._insert(lease, key, full, 0)
+                continue
+            if match.node.pending:
+                return
+            table = lease.table
+            duplicates = table[start // self.block_size : match.length // self.block_size]
+            self._move(lease, Match(match.node, match.length))
+            lease.table += table[match.length // self.block_size :]
+            self._drop(duplicates)
+            self.stats.deduplicated_blocks += len(duplicates)
+
+    def _insert(self, lease: Lease, key: Key, num_tokens: int, pending: int) -> None:
+        size = self.block_size
+        start, end = lease.node.end, num_tokens // size * size
+        if end <= start or self.tree.match(lease.node, lease.namespace.salt, key, end).length > start:
+            return
+        blocks = lease.table[start // size : end // size]
+        node, replaced = self.tree.insert(
+            lease.node, lease.namespace.salt, key_slice(key, start, end), blocks, pending=pending
+        )
+        self.pool.give_to_tree(blocks)
+        lease.node = node
+        if replaced is not None:
+            self._discard_tail(replaced)
+
+    def release(self, lease: Lease, key: Key, num_computed: int, *, keep_tail: bool = True) -> None:
+        """End a lease whose first ``num_computed`` tokens are in place: they stay in the tree, everything else is given back."""
+        self.settle(lease, key, num_computed)
+        if keep_tail and self.config.prefix_cache != "off":
+            self._store_tail(lease, key, num_computed)
+        self.discard(lease)
+
+    def discard(self, lease: Lease) -> None:
+        """End a lease without adding anything to the tree."""
+        self.leases.remove(lease)
+        self._drop(lease.table[lease.node.end // self.block_size :])
+        self._unlock_copy(lease)
+        self.tree.unlock(lease.node)
+        if self.config.prefix_cache == "off":
+            self._forget_path(lease.node)
+
+    def disown(self, lease: Lease) -> None:
+        """End a lease whose KV cannot be trusted: what nobody else holds or extends leaves the tree with it."""
+        self.discard(lease)
+        self._forget_path(lease.node)
+
+    def _forget_path(self, node: Node) -> None:
+        step: Node | None = node
+        while step is not None and step.evictable and not step.pending:
+            parent = step.parent
+            self._drop(self.tree.remove(step).blocks)
+            step = parent
+
+    def _store_tail(self, lease: Lease, key: Key, num_computed: int) -> None:
+        """Give the part-filled last block to the tree as a tail, unless a sibling holds its tokens already."""
+        start = lease.node.end
+        if not start < num_computed < start + self.block_size or lease.copy is not None:
+            return
+        block = lease.table[start // self.block_size]
+        node, replaced = self.tree.insert_tail(
+            lease.node, lease.namespace.salt, key_slice(key, start, num_computed), block
+        )
+        if node is None:
+            return
+        self.pool.give_to_tree([block])
+        del lease.table[start // self.block_size]
+        if replaced is not None:
+            self._discard_tail(replaced)
+
+    # ---------------------------------------------------------------- steps
+
+    def begin(self, step: int) -> None:
+        """``step`` is planned and will read and write blocks until it is collected (or rolled back)."""
+        self._in_flight.append(step)
+        self._step = step
+
+    def collect(self, step: int) -> None:
+        """The result of ``step`` is here: its nodes are committed, its copies made, blocks retired for it free."""
+        self._in_flight.remove(step)
+        self.tree.commit(step)
+        self._finish(step)
+
+    def roll_back(self, step: int) -> None:
+        """``step`` failed and its requests' leases were discarded: its nodes leave the tree."""
+        self._in_flight.remove(step)
+        for eviction in self.tree.roll_back(step):
+            self._remember(eviction, failed=True, wanted=0)
+            self.pool.free(eviction.blocks)
+        self._finish(step)
+
+    def _finish(self, step: int) -> None:
+        for node in self._copies.pop(step, ()):
+            self._unlock_source(node)
+        self.pool.collect(step)
+
+    def _drop(self, blocks: Sequence[int]) -> None:
+        """Give blocks back, after the last step in flight if there is one: it may still read them."""
+        if self._in_flight:
+            self.pool.retire(blocks, self._in_flight[-1])
+        else:
+            self.pool.free(blocks)
+
+    # ---------------------------------------------------------------- eviction
+
+    def evict(self, count: int) -> int:
+        """Evict at least ``count`` blocks if that many are unlocked; returns how many went."""
+        evicted = 0
+        for eviction in self.tree.evict(count):
+            self._remember(eviction, failed=False, wanted=count)
+            # No step in flight reads an unlocked block: every row's lease locks its path until the step is collected.
+            self.pool.free(eviction.blocks)
+            evicted += len(eviction.blocks)
+            self.stats.evictions += 1
+        self.stats.evicted_blocks += evicted
+        return evicted
+
+    def flush(self) -> int:
+        """Evict everything that no lease holds and forget all ghosts; returns the number of blocks."""
+        blocks = self.evict(self.tree.evictable_blocks)
+        self.ghosts.clear()
+        return blocks
+
+    def _remember(self, eviction: Eviction, *, failed: bool, wanted: int) -> None:
+        ghost = Ghost(
+            step=self._step,
+            failed=failed,
+            blocks_wanted=wanted,
+            blocks_locked=self.pool.total - self.available_blocks,
+            blocks_total=self.pool.total,
+        )
+        self.ghosts.record(eviction.tree, eviction.salt, eviction.path, ghost)
+
+    # ---------------------------------------------------------------- account
+
+    def explain(self, namespace: Namespace, key: Key, *, limit: int | None = None, see_all: bool = False) -> Explanation:
+        """Why a prompt with these tokens would hit as much as it would, and not more.
+
+        ``limit``: tokens that may be served from the cache, where the request itself restricts them (prompt logprobs).
+        ``see_all``: the operator's view, which may tell that another namespace holds more.
+        """
+        total = key_length(key)
+        allowed = total - 1 if limit is None else min(limit, total - 1)
+        if self.config.prefix_cache != "on":
+            return Explanation("disabled", 0, 0, total, f"prefix_cache is {self.config.prefix_cache}")
+        root = self.tree.root(namespace.tree)
+        match = self.tree.match(root, namespace.salt, key, total)
+        cached = self.tree.match(root, namespace.salt, key, allowed).total
+        if match.total > allowed:
+            why = "the last token is always computed, its logits are needed"
+            if allowed < total - 1:
+                why = "logprobs of prompt tokens are wanted from here on"
+            return Explanation("capped", cached, cached, total, why)
+        remembered, ghost = self.ghosts.find(namespace.tree, namespace.salt, key)
+        if ghost is not None and remembered > match.total:
+            return Explanation("pending_failed" if ghost.failed else "evicted", cached, cached, total, ghost.detail)
+        if see_all and self._held_elsewhere(namespace, key) > match.total:
+            return Explanation("namespace", cached, cached, total, "another namespace holds more of this prompt")
+        if match.total and self._continues(match, namespace.salt):
+            return Explanation("diverged", cached, cached, total, f"what is cached goes on differently after {cached} tokens")
+        if cached:
+            return Explanation("never_seen", cached, cached, total, f"nothing was cached beyond these {cached} tokens")
+        return Explanation("never_seen", 0, 0, total, "no prompt that begins like this was cached")
+
+    def _continues(self, match: Match, salt: bytes) -> bool:
+        """Whether what is held goes on after the match, with other tokens."""
+        if match.tail_node is not None:
+            tail = match.tail_node
+            held = tail.end if tail.start <= match.length < tail.end else match.length
+            return match.total < held
+        if match.length < match.node.end:
+            return True
+        return any(key[0] in (b"", salt) for key in match.node.children or ())
+
+    def _held_elsewhere(self, namespace: Namespace, key: Key) -> int:
+        best = 0
+        for root in self.tree.roots().values():
+            salts = {child_key[0] for child_key in root.children or ()} | {b""}
+            for salt in salts:
+                best = max(best, self.tree.match(root, salt, key, key_length(key)).total)
+        return best
+
+    def check(self) -> None:
+        """Recount everything from scratch; raises `CacheInconsistent` listing every difference from the books."""
+        facts = recount(self.tree, self.pool, self.leases, self._copies, self._detached)
+        if facts:
+            raise CacheInconsistent(facts)
+
+    def check_and_repair(self) -> bool:
+        """`check` for an idle engine (no leases): a violation is logged and repaired by starting afresh. True if all was well."""
+        try:
+            self.check()
+        except CacheInconsistent as error:
+            logger.error("cache books were wrong, the cache was emptied: %s", error)
+            self.stats.failed_checks.append(str(error))
+            self.stats.repairs += 1
+            observer = self.tree.observer
+            self.pool = BlockPool(self.pool.total)
+            self.tree = RadixTree(self.block_size, eviction_policy(self.config.eviction))
+            self.tree.observer = observer
+            self._copies.clear()
+            self._detached.clear()
+            return False
+        return True

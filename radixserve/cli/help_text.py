@@ -1,0 +1,57 @@
+"""One line of help for each engine option and each sampling field.
+
+Names, types, choices and defaults come from the classes themselves (`radixserve.cli.flags`); only the wording is here.
+A test holds that both tables name exactly what exists.
+"""
+
+from __future__ import annotations
+
+ENGINE_HELP: dict[str, str] = {
+    "model": "smollm2, a .gguf file, a Hugging Face directory or a hub id.",
+    "dtype": "Arithmetic of weights, activations and KV.",
+    "device": "Where the forward pass runs.",
+    "context_length": "Lower the model's own context limit, in tokens.",
+    "attention": "Attention backend.",
+    "threads": "Threads of the forward pass; 0 takes the cores this process may use.",
+    "block_size": "Tokens in a KV block.",
+    "num_blocks": "Blocks in the KV pool; derived from --kv-memory-mb when left out.",
+    "kv_memory_mb": "Size of the KV pool in MiB; derived from free memory when left out.",
+    "prefix_cache": "Share computed prefixes between requests; force_miss keeps the tree but never hits.",
+    "eviction": "Which unlocked leaf goes first when blocks run out.",
+    "ghost_tokens": "Evicted tokens that are remembered to explain misses.",
+    "check_every_step": "Recount the books of the cache after every step (slow).",
+    "max_batch_tokens": "Token budget of a step.",
+    "max_running": "Most requests in a step.",
+    "policy": "Order of the waiting queue.",
+    "age_weight": "Tokens of prefix match that the seniority of one arrival is worth (lpm).",
+    "batching": "static admits only into an empty batch: a baseline.",
+    "chunked_prefill": "Split long prompts over steps; off is a baseline.",
+    "admission": "Reserve an adaptive estimate of the output, or all of it.",
+    "watermark": "Share of the pool that admission leaves free.",
+    "itl_target_ms": "Keep the predicted time of a step under this many milliseconds.",
+    "seed": "Seed from which requests without their own get theirs.",
+}
+
+SAMPLING_HELP: dict[str, str] = {
+    "max_tokens": "Most tokens to produce; 0 computes the prompt only.",
+    "min_tokens": "No stop token or stop string ends the output before that many tokens.",
+    "temperature": "0 always takes the most likely token.",
+    "top_p": "Keep the most likely tokens that together have this probability.",
+    "top_k": "Keep this many of the most likely tokens; 0 or -1 is off.",
+    "min_p": "Drop tokens less likely than this share of the most likely one.",
+    "repetition_penalty": "Divide the evidence for tokens seen in prompt or output.",
+    "frequency_penalty": "Subtract this for each time a token was produced.",
+    "presence_penalty": "Subtract this once a token was produced.",
+    "logit_bias": "Add BIAS to the logit of token ID; may be repeated.",
+    "stop": "End the output before this string; may be repeated.",
+    "stop_token_ids": "End the output at this token, as well as at the model's own; may be repeated.",
+    "include_stop": "Keep the stop string that ended the output.",
+    "ignore_eos": "Go on past the model's end tokens.",
+    "skip_special_tokens": "Leave special tokens out of the text.",
+    "seed": "Fix every draw of this request.",
+    "n": "Parallel samples from one prefill.",
+    "logprobs": "Log-probabilities of the output with this many alternatives (shown with --json).",
+    "prompt_logprobs": "Log-probabilities of the prompt with this many alternatives (shown with --json).",
+    "logprob_start": "First prompt position of --prompt-logprobs.",
+    "logprobs_mode": "Before (raw) or after (processed) penalties, bias, temperature and filters.",
+}

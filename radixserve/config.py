@@ -1,0 +1,163 @@
+"""Frozen configuration, one object a part; ``resolve()`` returns a new object with the model's facts filled in.
+
+Every option of `EngineConfig` and its parts has one name, the same as keyword of ``Engine(...)``, as command-line flag and in
+files; `EngineConfig.from_options` maps the flat names to the parts and refuses unknown ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from radixserve.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """Which model, and in what arithmetic.
+
+    ``model``: ``smollm2``, a ``.gguf`` file, a Hugging Face directory or a hub id. ``dtype``: of weights, activations and KV.
+    ``context_length``: lowers the model's own limit (tokens). ``attention``: the attention backend. ``threads``: of the
+    forward pass (0 takes the cores this process may use).
+    """
+
+    model: str = "smollm2"
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    device: Literal["cpu"] = "cpu"
+    context_length: int | None = None
+    attention: Literal["auto", "torch_paged"] = "auto"
+    threads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The KV pool and the radix tree over it.
+
+    ``block_size``: tokens a block. ``num_blocks``: size of the pool (None derives it from ``kv_memory_mb``, and that from free
+    memory). ``prefix_cache``: ``on``; ``off`` shares nothing between requests; ``force_miss`` keeps the tree but never
+    hits (what the tree costs). ``ghost_tokens``: how many evicted tokens are remembered to explain misses.
+    """
+
+    block_size: int = 16
+    num_blocks: int | None = None
+    kv_memory_mb: int | None = None
+    prefix_cache: Literal["on", "off", "force_miss"] = "on"
+    eviction: Literal["lru", "lfu"] = "lru"
+    ghost_tokens: int = 1_000_000
+    check_every_step: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """What goes into a step.
+
+    ``max_batch_tokens``: token budget of a step. ``max_running``: rows of a step. ``policy``: order of the waiting queue.
+    ``age_weight``: tokens of prefix match that one arrival's seniority is worth (lpm). ``batching=static`` admits only into an empty
+    batch, ``chunked_prefill=False`` runs whole prompts: the baselines. ``admission=reserve_max`` reserves all of ``max_tokens``;
+    ``adaptive`` an estimate. ``watermark``: share of the pool admission leaves free. ``itl_target_ms``: bounds a step's
+    predicted time.
+    """
+
+    max_batch_tokens: int = 2048
+    max_running: int = 64
+    policy: Literal["lpm", "fcfs", "dfs-weight", "priority"] = "lpm"
+    age_weight: float = 8.0
+    batching: Literal["continuous", "static"] = "continuous"
+    chunked_prefill: bool = True
+    admission: Literal["adaptive", "reserve_max"] = "adaptive"
+    watermark: float = 0.01
+    itl_target_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """All options of one engine."""
+
+    model: ModelOptions = field(default_factory=ModelOptions)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    seed: int = 0
+
+    @classmethod
+    def from_options(cls, **options: Any) -> EngineConfig:
+        """Build from flat option names (``block_size=16, policy="lpm"``); raises `ConfigError` naming the option."""
+        parts: dict[str, dict[str, Any]] = {name: {} for name in _PARTS}
+        seed = options.pop("seed", 0)
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise ConfigError("seed", f"must be an integer, not {seed!r}")
+        for name, value in options.items():
+            part = _OWNER.get(name)
+            if part is None:
+                raise ConfigError(name, f"unknown option; known are {', '.join(sorted([*_OWNER, 'seed']))}")
+            parts[part][name] = value
+        built = {name: _PARTS[name](**values) for name, values in parts.items()}
+        config = cls(**built, seed=seed)
+        config.validate()
+        return config
+
+    def validate(self) -> None:
+        """Raise `ConfigError` naming the first option that is of the wrong type or out of range."""
+        for part in (self.model, self.cache, self.scheduler):
+            hints = typing.get_type_hints(type(part))
+            for item in dataclasses.fields(part):
+                _check_type(item.name, getattr(part, item.name), hints[item.name])
+        cache, scheduler = self.cache, self.scheduler
+        _check_range("context_length", self.model.context_length, 2)
+        _check_range("threads", self.model.threads, 0)
+        _check_range("block_size", cache.block_size, 1, 1024)
+        _check_range("num_blocks", cache.num_blocks, 2)
+        _check_range("kv_memory_mb", cache.kv_memory_mb, 1)
+        _check_range("ghost_tokens", cache.ghost_tokens, 0)
+        _check_range("max_batch_tokens", scheduler.max_batch_tokens, 1)
+        _check_range("max_running", scheduler.max_running, 1)
+        if scheduler.max_batch_tokens < scheduler.max_running:
+            raise ConfigError(
+                "max_batch_tokens",
+                f"{scheduler.max_batch_tokens} is less than max_running ({scheduler.max_running}): a step could not hold all decodes",
+            )
+        if not scheduler.age_weight > 0 or math.isinf(scheduler.age_weight):
+            raise ConfigError("age_weight", f"must be above 0, not {scheduler.age_weight}")
+        if not 0 <= scheduler.watermark < 1:
+            raise ConfigError("watermark", f"must be at least 0 and below 1, not {scheduler.watermark}")
+        if scheduler.itl_target_ms is not None and not scheduler.itl_target_ms > 0:
+            raise ConfigError("itl_target_ms", f"must be above 0, not {scheduler.itl_target_ms}")
+
+    def resolve(self, *, context_length: int, num_blocks: int) -> EngineConfig:
+        """This configuration with the model's context limit (tokens) and the pool's size (blocks) filled in."""
+        limit = min(context_length, self.model.context_length or context_length)
+        return dataclasses.replace(
+            self,
+            model=dataclasses.replace(self.model, context_length=limit),
+            cache=dataclasses.replace(self.cache, num_blocks=num_blocks),
+        )
+
+
+_PARTS: dict[str, Any] = {"model": ModelOptions, "cache": CacheConfig, "scheduler": SchedulerConfig}
+_OWNER = {item.name: part for part, cls in _PARTS.items() for item in dataclasses.fields(cls)}
+
+
+def _check_type(name: str, value: Any, hint: Any) -> None:
+    """Check ``value`` against a field's type: Literal, a plain type, or a union of such with None."""
+    choices = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for choice in choices:
+        if typing.get_origin(choice) is Literal:
+            if isinstance(value, str) and value in typing.get_args(choice):
+                return
+        elif choice is float:
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
+                return
+        elif isinstance(value, choice) and not (choice is int and isinstance(value, bool)):
+            return
+    if typing.get_origin(hint) is Literal:
+        raise ConfigError(name, f"must be one of {', '.join(typing.get_args(hint))}, not {value!r}")
+    raise ConfigError(name, f"must be {getattr(hint, '__name__', hint)}, not {value!r}")
+
+
+def _check_range(name: str, value: int | None, low: int, high: int | None = None) -> None:
+    if value is not None and (value < low or (high is not None and value > high)):
+        bound = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise ConfigError(name, f"must be {bound}, not {value}")

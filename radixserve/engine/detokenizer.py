@@ -1,0 +1,139 @@
+"""Token ids of one sample to text, as they come.
+
+The text is the UTF-8 decoding of the tokens' concatenated bytes, with U+FFFD for what is not UTF-8, whichever way the
+tokens are cut into pushes: what is streamed is what a single decoding at the end would give.
+"""
+
+from __future__ import annotations
+
+from codecs import utf_8_decode
+from collections.abc import Sequence
+from typing import Protocol
+
+from radixserve.engine.stop_strings import StopMatcher
+
+
+class TokenBytes(Protocol):
+    """What the detokenizer needs of a tokenizer."""
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Control tokens, which ``skip_special_tokens`` leaves out of the text."""
+
+    @property
+    def strips_leading_space(self) -> bool:
+        """Whether one space at the very start of a text is an artefact of the tokenizer (SentencePiece), not text."""
+
+    def token_bytes(self, token_id: int, /) -> bytes:
+        """The bytes that a token stands for; they need not be whole characters."""
+
+
+class IncrementalDetokenizer:
+    """Turns one sample's tokens into text and finds its stop strings.
+
+    ``stop``: the text ends before the match that ends first in the stream (of those that end together, the one that
+    begins first), or after it with ``include_stop``. Only text that is a proper prefix of a stop string is held back.
+    ``min_tokens``: a match that is complete within that many tokens is ignored.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TokenBytes,
+        *,
+        stop: Sequence[str] = (),
+        include_stop: bool = False,
+        min_tokens: int = 0,
+        skip_special_tokens: bool = True,
+    ) -> None:
+        self._token_bytes = tokenizer.token_bytes
+        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
+        self._strip_space = tokenizer.strips_leading_space
+        self._matcher = StopMatcher(stop) if stop else None
+        self._include_stop = include_stop
+        self._min_tokens = min_tokens
+        self._pending = b""  # the bytes of an incomplete character
+        self._held = ""  # text that could still become a stop string
+        self._emitted: list[str] = []
+        self._stopped: str | None = None
+        self._num_tokens = 0
+        self._finished = False
+
+    @property
+    def text(self) -> str:
+        """All text handed out so far."""
+        if len(self._emitted) > 1:
+            self._emitted = ["".join(self._emitted)]
+        return self._emitted[0] if self._emitted else ""
+
+    @property
+    def stopped(self) -> str | None:
+        """The stop string that ended the text, or None."""
+        return self._stopped
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens consumed: all that were pushed, or those up to the one that completed the stop string."""
+        return self._num_tokens
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Take the next tokens; return the text that they make certain. Nothing is taken after a stop string."""
+        assert not self._finished, "no token comes after the end"
+        if self._stopped is not None:
+            return ""
+        if self._matcher is None:
+            self._num_tokens += len(token_ids)
+            skipped = self._skipped
+            return self._emit(self._decode(b"".join([self._token_bytes(i) for i in token_ids if i not in skipped])))
+        ready: list[str] = []
+        for token in token_ids:
+            self._num_tokens += 1
+            if token not in self._skipped:
+                ready.append(self._match(self._matcher, self._decode(self._token_bytes(token))))
+                if self._stopped is not None:
+                    break
+        return self._emit("".join(ready))
+
+    def finish(self) -> str:
+        """Return the rest of the text: no more tokens come. An incomplete character becomes U+FFFD."""
+        if self._finished or self._stopped is not None:
+            return ""
+        self._finished = True
+        rest = self._decode(b"", final=True)
+        if self._matcher is not None:
+            rest = self._match(self._matcher, rest)
+        rest, self._held = rest + self._held, ""
+        return self._emit(rest)
+
+    def _decode(self, data: bytes, *, final: bool = False) -> str:
+        """Characters that ``data`` completes; bytes of an incomplete one wait, unless this is the end."""
+        if self._pending:
+            data = self._pending + data
+        text, used = utf_8_decode(data, "replace", final)
+        pending = data[used:]
+        if len(pending) == 2 and pending[0] == 0xED and pending[1] >= 0xA0:
+            # The codec waits for the third byte of a surrogate, though nothing makes one valid.
+            text, pending = text + "\ufffd\ufffd", b""
+        self._pending = pending
+        if self._strip_space and text:
+            self._strip_space = False
+            text = text.removeprefix(" ")
+        return text
+
+    def _match(self, matcher: StopMatcher, text: str) -> str:
+        """Look for stop strings in the next piece of text; return what is certain now and hold back the rest."""
+        match = matcher.feed(text, ignore=self._num_tokens <= self._min_tokens)
+        if match is not None:
+            # Whatever of the stop string came in earlier pieces is in the held text.
+            whole = self._held + text[: match.end]
+            self._held = ""
+            self._stopped = match.stop
+            return whole if self._include_stop else whole[: -len(match.stop)]
+        whole = self._held + text
+        certain = len(whole) - matcher.held
+        self._held = whole[certain:]
+        return whole[:certain]
+
+    def _emit(self, text: str) -> str:
+        if text:
+            self._emitted.append(text)
+        return text

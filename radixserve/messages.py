@@ -1,0 +1,208 @@
+"""The vocabulary shared by every part: sampling parameters, finish reasons and what a generation returns.
+
+These are msgspec structs because they travel between processes; fields are only ever appended.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import Any, Literal
+
+import msgspec
+
+from radixserve.errors import InvalidRequest
+
+MAX_LOGPROBS = 128
+MAX_SAMPLES = 128
+MAX_STOP_STRINGS = 64
+MAX_STOP_LENGTH = 4096
+MAX_STOP_TOKENS = 1024
+MAX_LOGIT_BIAS = 65536
+
+
+class FinishReason(enum.StrEnum):
+    """Why a generation ended; the values are OpenAI's, plus ``abort`` and ``error``."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How to continue a prompt. Every field is enforced; ``validate()`` refuses what cannot be.
+
+    ``max_tokens``: output limit; None takes what the context leaves. 0 computes the prompt only.
+    ``min_tokens``: no stop token or stop string ends the output before that many tokens.
+    ``temperature``: 0 is greedy (ties go to the lowest id).
+    ``top_k``: 0 or -1 is off. ``top_p``, ``min_p``: on the distribution after temperature, in that order of
+    filters: top_k, top_p, min_p.
+    ``repetition_penalty``: Keskar et al. 2019 (CTRL), over prompt and output; ``frequency_penalty`` and
+    ``presence_penalty``: OpenAI's, over the output only.
+    ``logit_bias``: token id -> added to the logit.
+    ``stop``: strings; the output ends before the first of them (after it with ``include_stop``).
+    ``stop_token_ids``: added to the model's own end tokens, which ``ignore_eos`` turns off.
+    ``seed``: with the sample index and the position it fixes every draw; None lets the engine choose one.
+    ``n``: parallel samples from one prefill.
+    ``logprobs``: None off, k the chosen token and the k most likely. ``prompt_logprobs``: the same for prompt tokens
+    from position ``logprob_start`` on (position 0 has none).
+    ``logprobs_mode``: ``raw`` is the model's log-softmax; ``processed`` is after penalties, bias, temperature and filters.
+    """
+
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    seed: int | None = None
+    n: int = 1
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    logprob_start: int = 0
+    logprobs_mode: Literal["raw", "processed"] = "raw"
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether a penalty looks at the tokens so far."""
+        return self.repetition_penalty != 1.0 or self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
+
+    def validate(self, vocab_size: int) -> None:
+        """Raise `InvalidRequest` naming the first field that is of the wrong type or out of range."""
+        _integer("max_tokens", self.max_tokens, 0, optional=True)
+        _integer("min_tokens", self.min_tokens, 0)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequest("min_tokens", f"{self.min_tokens} is more than max_tokens ({self.max_tokens})")
+        _number("temperature", self.temperature, 0.0, 100.0)
+        _number("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        _integer("top_k", self.top_k, -1)
+        _number("min_p", self.min_p, 0.0, 1.0)
+        _number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
+        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _integer("seed", self.seed, -(2**63), 2**64 - 1, optional=True)
+        _integer("n", self.n, 1, MAX_SAMPLES)
+        _integer("logprobs", self.logprobs, 0, min(MAX_LOGPROBS, vocab_size), optional=True)
+        _integer("prompt_logprobs", self.prompt_logprobs, 0, min(MAX_LOGPROBS, vocab_size), optional=True)
+        _integer("logprob_start", self.logprob_start, 0)
+        for name in ("include_stop", "ignore_eos", "skip_special_tokens"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidRequest(name, "must be true or false", "invalid_type")
+        if self.logprobs_mode not in ("raw", "processed"):
+            raise InvalidRequest("logprobs_mode", f"must be 'raw' or 'processed', not {self.logprobs_mode!r}")
+        self._validate_stops(vocab_size)
+        self._validate_bias(vocab_size)
+
+    def _validate_stops(self, vocab_size: int) -> None:
+        if not isinstance(self.stop, (tuple, list)):
+            raise InvalidRequest("stop", "must be a sequence of strings", "invalid_type")
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise InvalidRequest("stop", f"{len(self.stop)} stop strings, at most {MAX_STOP_STRINGS} are taken")
+        for text in self.stop:
+            if not isinstance(text, str):
+                raise InvalidRequest("stop", "must be a sequence of strings", "invalid_type")
+            if not text:
+                raise InvalidRequest("stop", "a stop string must not be empty")
+            if len(text) > MAX_STOP_LENGTH:
+                raise InvalidRequest("stop", f"a stop string has {len(text)} characters, at most {MAX_STOP_LENGTH} are taken")
+        if not isinstance(self.stop_token_ids, (tuple, list)):
+            raise InvalidRequest("stop_token_ids", "must be a sequence of token ids", "invalid_type")
+        if len(self.stop_token_ids) > MAX_STOP_TOKENS:
+            raise InvalidRequest("stop_token_ids", f"at most {MAX_STOP_TOKENS} ids are taken")
+        for token in self.stop_token_ids:
+            _integer("stop_token_ids", token, 0, vocab_size - 1)
+
+    def _validate_bias(self, vocab_size: int) -> None:
+        if not isinstance(self.logit_bias, dict):
+            raise InvalidRequest("logit_bias", "must map token ids to numbers", "invalid_type")
+        if len(self.logit_bias) > MAX_LOGIT_BIAS:
+            raise InvalidRequest("logit_bias", f"at most {MAX_LOGIT_BIAS} entries are taken")
+        for token, bias in self.logit_bias.items():
+            _integer("logit_bias", token, 0, vocab_size - 1)
+            _number("logit_bias", bias, -1e4, 1e4)
+
+
+def _integer(name: str, value: Any, low: int, high: int | None = None, *, optional: bool = False) -> None:
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(name, f"must be an integer, not {value!r}", "invalid_type")
+    if value < low or (high is not None and value > high):
+        bound = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise InvalidRequest(name, f"must be {bound}, not {value}")
+
+
+def _number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidRequest(name, f"must be a number, not {value!r}", "invalid_type")
+    if math.isnan(value) or value < low or value > high or (open_low and value == low):
+        bound = f"above {low:g} and at most {high:g}" if open_low else f"between {low:g} and {high:g}"
+        raise InvalidRequest(name, f"must be {bound}, not {value}")
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """Natural-log probability of one token, and the most likely tokens at its place.
+
+    ``top`` holds (id, logprob) pairs, most likely first, ties by lowest id; it may leave out the chosen token, whose
+    own logprob and ``rank`` (1 = most likely) are always given.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class Timings(msgspec.Struct, kw_only=True):
+    """Wall times of one request in seconds since it was queued, and the engine steps it waited before its first token."""
+
+    queued_s: float = 0.0
+    first_token_s: float | None = None
+    total_s: float = 0.0
+    steps_waited: int = 0
+    preemptions: int = 0
+
+
+class SampleOutput(msgspec.Struct, kw_only=True):
+    """One of the ``n`` samples of a generation."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = []
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    logprobs: list[TokenLogprob] | None = None
+    error: str | None = None
+
+
+class GenerationOutput(msgspec.Struct, kw_only=True):
+    """What one prompt brought. The fields of sample 0 are at the top; ``samples`` holds all when ``n`` > 1.
+
+    ``prompt_logprobs[i]`` belongs to prompt token ``i`` and is None where none was asked for (always at 0).
+    ``cached_tokens`` counts prompt tokens whose KV this request did not have to compute.
+    """
+
+    rid: str
+    prompt_token_ids: list[int]
+    text: str = ""
+    token_ids: list[int] = []
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    timings: Timings = msgspec.field(default_factory=Timings)
+    samples: list[SampleOutput] = []
+    error: str | None = None

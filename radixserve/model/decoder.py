@@ -1,0 +1,104 @@
+"""One decoder for Llama, Mistral, Qwen2 and Qwen3.
+
+They are the same pre-norm transformer (Touvron et al. 2023, section 2.2, with the grouped heads of Ainslie et al. 2023) and
+differ in biases (Qwen2), per-head norms of q and k (Qwen3), a sliding window (Mistral 7B, Jiang et al. 2023, section 2) and
+rotary scaling; all of it is data in `ModelConfig`, so there is no class per architecture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from radixserve.model.config import ModelConfig
+from radixserve.model.ops import GatedUnit, Linear, Ops
+from radixserve.model.rope import RopeTable
+
+if TYPE_CHECKING:
+    from radixserve.attention.base import AttentionBackend
+    from radixserve.runtime.forward_batch import ForwardBatch
+    from radixserve.runtime.kv_store import KVStore
+
+Weights = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """Packed weights of one layer. ``qkv`` gives q, k and v side by side; ``qk_norm`` is float32 [heads + kv_heads, head_dim]
+    or None."""
+
+    attn_norm: torch.Tensor
+    qkv: Linear
+    qk_norm: torch.Tensor | None
+    o: Linear
+    mlp_norm: torch.Tensor
+    gated: GatedUnit
+    down: Linear
+
+
+class Decoder:
+    """The forward pass over one flattened batch.
+
+    Packs its own copies of the ``weights`` (canonical names, see the loader) and keeps none of the originals except the
+    embedding table.
+    """
+
+    def __init__(self, config: ModelConfig, weights: Weights, ops: Ops) -> None:
+        self.config = config
+        self.ops = ops
+        self._embed = weights["embed"]
+        self.dtype = self._embed.dtype
+        self._rope = RopeTable(config, self._embed.device)
+        self.layers = [_build_layer(config, weights, f"layers.{index}", ops) for index in range(config.num_layers)]
+        self._final_norm = weights["final_norm"].float()
+        self.head = ops.head(weights["embed" if config.tied_head else "head"])
+
+    def forward(self, batch: ForwardBatch, attention: AttentionBackend, kv: KVStore) -> torch.Tensor:
+        """Hidden states [T, hidden] after the last layer, before the final norm; K and V of the batch are in ``kv`` afterwards."""
+        config, ops = self.config, self.ops
+        num_rotated = config.num_heads + config.num_kv_heads
+        attention.plan(batch)
+        cos, sin = self._rope.lookup(batch.positions, batch.max_seq_len)
+        x = self._embed.index_select(0, batch.tokens)
+        for index, layer in enumerate(self.layers):
+            h = ops.rms_norm(x, layer.attn_norm, config.rms_norm_eps)
+            heads = layer.qkv(h).view(batch.num_tokens, -1, config.head_dim)
+            rotated = ops.rope(heads[:, :num_rotated], cos, sin, layer.qk_norm, config.rms_norm_eps)
+            q, k = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
+            attended = attention.forward(index, q, k, heads[:, num_rotated:], batch, kv)
+            x = layer.o.add(attended.view(batch.num_tokens, -1), x)
+            h = ops.rms_norm(x, layer.mlp_norm, config.rms_norm_eps)
+            x = layer.down.add(layer.gated(h), x)
+        return x
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Float32 logits [n, vocab] of rows [n, hidden] that ``forward`` returned. The caller bounds n."""
+        return self.head(self.ops.rms_norm(hidden, self._final_norm, self.config.rms_norm_eps, torch.float32))
+
+
+def _build_layer(config: ModelConfig, weights: Weights, prefix: str, ops: Ops) -> DecoderLayer:
+    def bias(name: str) -> torch.Tensor | None:
+        return weights.get(f"{prefix}.{name}_bias")
+
+    def weight(name: str) -> torch.Tensor:
+        return weights[f"{prefix}.{name}"]
+
+    qkv_bias = None
+    if config.bias_qkv:
+        qkv_bias = torch.cat([weights[f"{prefix}.{name}_bias"].float() for name in "qkv"])
+    qk_norm = None
+    if config.qk_norm:
+        q_norm, k_norm = weight("q_norm").float(), weight("k_norm").float()
+        qk_norm = torch.cat((q_norm.expand(config.num_heads, -1), k_norm.expand(config.num_kv_heads, -1)))
+    return DecoderLayer(
+        attn_norm=weight("attn_norm").float(),
+        qkv=ops.linear(torch.cat((weight("q"), weight("k"), weight("v"))), qkv_bias),
+        qk_norm=qk_norm,
+        o=ops.linear(weight("o"), bias("o")),
+        mlp_norm=weight("mlp_norm").float(),
+        gated=ops.gated(weight("gate"), weight("up"), bias("gate"), bias("up")),
+        down=ops.linear(weight("down"), bias("down")),
+    )

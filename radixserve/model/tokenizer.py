@@ -1,0 +1,146 @@
+"""Text to token ids and back.
+
+Encoding is the ``tokenizers`` library's. Decoding is ours: every token stands for fixed bytes, so a text is the
+concatenation of its tokens' bytes, whatever pieces it is streamed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import tokenizers
+
+from radixserve.errors import InvalidRequest
+from radixserve.model.token_bytes import Alphabet, token_to_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """The roles that tokens have in a model.
+
+    ``bos_id``, ``pad_id``, ``unk_id``: None where the model has none. ``eos_ids``: tokens that end a generation, the main one first.
+    ``prefix`` and ``suffix``: what the model's own setting puts around a text that is encoded with ``add_special``.
+    """
+
+    bos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()
+    pad_id: int | None = None
+    unk_id: int | None = None
+    prefix: tuple[int, ...] = ()
+    suffix: tuple[int, ...] = ()
+
+
+class Tokenizer:
+    """A model's tokenizer. Immutable and safe to share between threads.
+
+    ``vocab_size`` is the model's: ids from the tokenizer's own size up to it are padding, stand for no bytes and are never
+    encoded. ``adds_space``: whether encoding puts a space before the text (which decoding takes off again).
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        alphabet: Alphabet,
+        special: SpecialTokens,
+        vocab_size: int,
+        adds_space: bool = False,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.special = special
+        self.adds_space = adds_space
+        self._backend = _unbounded(backend)
+        self._alphabet = alphabet
+        added = backend.get_added_tokens_decoder()
+        roles = [special.bos_id, special.pad_id, *special.eos_ids]
+        flagged = {token for token, item in added.items() if item.special}
+        self.special_ids = frozenset(token for token in flagged.union(roles) if token is not None and token < vocab_size)
+        # The same tokenizer that reads special tokens in a text as the plain text they are. A second object, because the
+        # setting belongs to the object and a request must not change it under another one.
+        self._plain = _unbounded(tokenizers.Tokenizer.from_str(backend.to_str()))
+        self._plain.encode_special_tokens = True
+        self._ids = backend.get_vocab(with_added_tokens=True)
+        self._texts: list[str] = [""] * vocab_size
+        self._bytes: list[bytes] = [b""] * vocab_size
+        for text, token in self._ids.items():
+            if token < vocab_size:
+                self._texts[token] = text
+                self._bytes[token] = token_to_bytes(text, alphabet, added=token in added)
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token that begins a text, None if the model has none."""
+        return self.special.bos_id
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Tokens that end a generation, the main one first."""
+        return self.special.eos_ids
+
+    @property
+    def add_bos(self) -> bool:
+        """Whether the model's own setting begins a text with ``bos_id``."""
+        return self.special.bos_id is not None and self.special.bos_id in self.special.prefix
+
+    def encode(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        """Token ids of ``text``.
+
+        ``add_special`` adds what the model's own setting puts around a text (BOS, where ``add_bos``). ``parse_special``
+        False reads the names of special tokens in the text as plain text. Raises `InvalidRequest` for a text that is
+        not Unicode (a lone surrogate).
+        """
+        backend = self._backend if parse_special else self._plain
+        try:
+            ids = backend.encode(text, add_special_tokens=False).ids
+        except (TypeError, UnicodeEncodeError) as error:
+            raise InvalidRequest("prompt", f"is not a valid Unicode text: {error}", "invalid_type") from error
+        return [*self.special.prefix, *ids, *self.special.suffix] if add_special else ids
+
+    def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
+        """The text of ``ids``, the inverse of `encode`; bytes that are not UTF-8 become U+FFFD.
+
+        A space that encoding put before the text is taken off. For a continuation, where that space belongs to the text,
+        join `token_bytes` instead. Raises `InvalidRequest` for an id outside the vocabulary.
+        """
+        kept = [token for token in ids if not (skip_special and token in self.special_ids)]
+        data = b"".join(map(self.token_bytes, kept))
+        if self.adds_space:
+            first = next((token for token in kept if token not in self.special_ids), None)
+            if first is not None and self._bytes[first].startswith(b" "):
+                at = sum(len(self._bytes[token]) for token in kept[: kept.index(first)])
+                data = data[:at] + data[at + 1 :]
+        return data.decode("utf-8", errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """Exactly the bytes that ``token`` stands for: a special token's name, a byte token's one byte, nothing for padding."""
+        return self._bytes[self._checked(token)]
+
+    def token_text(self, token: int) -> str:
+        """The token's bytes as text; U+FFFD stands for bytes that are not whole characters by themselves."""
+        return self.token_bytes(token).decode("utf-8", errors="replace")
+
+    def token_name(self, token: int) -> str:
+        """How the vocabulary writes the token; empty for padding."""
+        return self._texts[self._checked(token)]
+
+    def id_of(self, name: str) -> int | None:
+        """The id of the token that the vocabulary writes as ``name`` (``"<|im_end|>"``), None if there is none."""
+        token = self._ids.get(name)
+        return token if token is not None and token < self.vocab_size else None
+
+    def all_token_bytes(self) -> Sequence[bytes]:
+        """`token_bytes` of every id from 0 to ``vocab_size`` - 1."""
+        return tuple(self._bytes)
+
+    def _checked(self, token: int) -> int:
+        if not 0 <= token < self.vocab_size:
+            raise InvalidRequest("token_ids", f"token id {token} is outside the vocabulary of {self.vocab_size}")
+        return token
+
+
+def _unbounded(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Without the truncation and padding that a training run may have left in the file."""
+    backend.no_truncation()
+    backend.no_padding()
+    return backend

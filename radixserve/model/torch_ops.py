@@ -1,0 +1,181 @@
+"""The decoder's arithmetic in plain torch, on oneDNN's prepacked linears where this build has them.
+
+What was measured about bits, and decides what is used here (torch 2.13, AVX-512 with bf16):
+
+- oneDNN's prepacked linear gives a row the same bits at every batch size, its epilogues (silu, multiply, add) included,
+  except a single row in float32 with a long K; `row_floor` looks for such sizes and pads them away.
+- torch's plain float32 linear does not (1, 2, 3, 5, 6, 7, ... rows differ from many), so it is only used, padded, where oneDNN is missing.
+- ``torch.nn.functional.silu`` rounds an element differently in the vector loop and in its tail, so silu is an epilogue of
+  the GEMM, or composed of ``exp`` (which does not) and exactly rounded operations. For the same reason nothing here uses a
+  compound element-wise operation (addcmul, lerp) whose contraction could differ between the two loops.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch.nn import functional
+
+from radixserve.model.ops import GatedUnit, Linear
+
+PACK_ROWS = 16
+PROBE_ROWS = 96
+PROBE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65)
+
+
+def onednn_linears(dtype: torch.dtype) -> bool:
+    """Whether prepacked oneDNN linears exist in this torch build and run ``dtype`` on this CPU."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32
+
+
+class OneDNNLinear:
+    """A linear on oneDNN's weight layout; epilogues are applied to the float32 accumulator before it is rounded.
+
+    ``min_rows``: fewer rows are padded to as many with zeros; see `row_floor`.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, min_rows: int) -> None:
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), PACK_ROWS)
+        self._bias = None if bias is None else bias.to(weight.dtype)
+        self._min_rows = min_rows
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """``x weightᵀ + bias``."""
+        return self._run(x, "none")
+
+    def silu(self, x: torch.Tensor) -> torch.Tensor:
+        """``silu(x weightᵀ + bias)``."""
+        return self._run(x, "swish")
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """``residual + x weightᵀ + bias``."""
+        return self._run_binary(x, residual, "add")
+
+    def multiply(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """``(x weightᵀ + bias) * other``."""
+        return self._run_binary(x, other, "mul")
+
+    def _run(self, x: torch.Tensor, epilogue: str) -> torch.Tensor:
+        rows = len(x)
+        x = _pad_rows(x, self._min_rows)
+        result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, epilogue, [], "")
+        return result[:rows]
+
+    def _run_binary(self, x: torch.Tensor, other: torch.Tensor, epilogue: str) -> torch.Tensor:
+        rows = len(x)
+        x, other = _pad_rows(x, self._min_rows), _pad_rows(other, self._min_rows)
+        result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, other, self._packed, self._bias, epilogue)
+        return result[:rows]
+
+
+class PlainLinear:
+    """A linear on torch's own GEMM: the fallback of builds without oneDNN. The same meaning as `OneDNNLinear`."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, min_rows: int) -> None:
+        self._weight = weight.contiguous()
+        self._bias = None if bias is None else bias.to(weight.dtype)
+        self._min_rows = min_rows
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """``x weightᵀ + bias``."""
+        rows = len(x)
+        product = functional.linear(_pad_rows(x, self._min_rows), self._weight)[:rows]
+        return product if self._bias is None else product + self._bias
+
+    def silu(self, x: torch.Tensor) -> torch.Tensor:
+        """``silu(x weightᵀ + bias)``, of operations whose results do not depend on an element's place."""
+        y = self(x).float()
+        return (y / (1.0 + torch.exp(-y))).to(x.dtype)
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """``residual + x weightᵀ + bias``."""
+        return self(x) + residual
+
+    def multiply(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """``(x weightᵀ + bias) * other``."""
+        return self(x) * other
+
+
+PackedLinear = OneDNNLinear | PlainLinear
+
+
+@functools.cache
+def row_floor(kind: type[PackedLinear], out_features: int, in_features: int, dtype: torch.dtype, threads: int) -> int:
+    """The smallest batch size from which on a row has the same bits at every probed size, by trial with random numbers.
+
+    1 for nearly every shape. ``threads`` is the number that torch runs on: GEMMs are split by it.
+    """
+    assert threads == torch.get_num_threads()
+    generator = torch.Generator().manual_seed(out_features * 31 + in_features)
+    linear = kind(torch.randn(out_features, in_features, generator=generator).to(dtype), None, 1)
+    x = torch.randn(PROBE_ROWS, in_features, generator=generator).to(dtype)
+    whole = linear(x)
+    differing = [rows for rows in PROBE_SIZES if not torch.equal(linear(x[:rows]), whole[:rows])]
+    return max(differing) + 1 if differing else 1
+
+
+class TorchOps:
+    """`radixserve.model.ops.Ops` on the CPU in torch."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._onednn = onednn_linears(dtype)
+        self._onednn_head = onednn_linears(torch.float32)
+        self.name = "torch+onednn" if self._onednn else "torch"
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        return _pack(weight, bias, self._onednn)
+
+    def gated(
+        self,
+        gate: torch.Tensor,
+        up: torch.Tensor,
+        gate_bias: torch.Tensor | None = None,
+        up_bias: torch.Tensor | None = None,
+    ) -> GatedUnit:
+        # Two GEMMs with epilogues rather than one of both weights: the intermediate tensor is then neither
+        # rounded twice nor read and written by separate silu and multiply passes.
+        gate_linear = _pack(gate, gate_bias, self._onednn)
+        up_linear = _pack(up, up_bias, self._onednn)
+        return lambda x: up_linear.multiply(x, gate_linear.silu(x))
+
+    def head(self, weight: torch.Tensor) -> Linear:
+        # A float32 copy: bf16 GEMMs round their output to bf16, far too coarse for logprobs.
+        return _pack(weight.float(), None, self._onednn_head)
+
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        return functional.rms_norm(x.float(), weight.shape, weight, eps).to(dtype or x.dtype)
+
+    def rope(
+        self,
+        heads: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        norm: torch.Tensor | None,
+        eps: float,
+    ) -> torch.Tensor:
+        x = heads.float()
+        if norm is not None:
+            x = functional.rms_norm(x, norm.shape[-1:], None, eps) * norm
+        swapped = torch.roll(x, x.shape[-1] // 2, -1)
+        return (x * cos.unsqueeze(1) + swapped * sin.unsqueeze(1)).to(heads.dtype)
+
+
+def _pack(weight: torch.Tensor, bias: torch.Tensor | None, onednn: bool) -> PackedLinear:
+    kind: type[PackedLinear] = OneDNNLinear if onednn else PlainLinear
+    return kind(weight, bias, row_floor(kind, *weight.shape, weight.dtype, torch.get_num_threads()))
+
+
+def _pad_rows(x: torch.Tensor, rows: int) -> torch.Tensor:
+    """``x`` with zero rows appended up to ``rows``."""
+    if len(x) >= rows:
+        return x
+    padded = x.new_zeros(rows, x.shape[1])
+    padded[: len(x)] = x
+    return padded

@@ -1,0 +1,138 @@
+#include "attention_plan.h"
+
+#include <algorithm>
+
+namespace radixserve {
+namespace {
+
+class Planner {
+ public:
+  Planner(AttentionPlan& plan, const RsBatch& batch, int32_t window, int32_t block_size)
+      : plan_(plan), batch_(batch), window_(window), subs_per_block_(block_size / kSub) {}
+
+  void plan(int32_t tile_tokens) {
+    int64_t chunks = 0;
+    for (int64_t r = 0; r < batch_.requests; ++r) chunks = std::max<int64_t>(chunks, (batch_.seq_lens[r] + kChunk - 1) / kChunk);
+    by_chunk_.resize(size_t(chunks));
+    for (int32_t r = 0; r < batch_.requests; ++r) {
+      if (tokens_of(r) > kGroupTokens)
+        cut_into_tiles(r, tile_tokens);
+      else if (tokens_of(r) > 0)
+        spread_over_chunks(r);
+    }
+    for (int32_t c = 0; c < chunks; ++c) group_chunk(c);
+  }
+
+ private:
+  int32_t tokens_of(int32_t request) const { return batch_.query_start[request + 1] - batch_.query_start[request]; }
+  int32_t first_position(int32_t request) const { return batch_.seq_lens[request] - tokens_of(request); }
+
+  int64_t sub_at(const Member& member, int32_t chunk, int32_t sub) const {
+    return physical_sub(batch_.tables + member.request * batch_.table_stride, int64_t(chunk) * kChunkSubs + sub, subs_per_block_);
+  }
+
+  void cut_into_tiles(int32_t request, int32_t tile_tokens) {
+    for (int32_t t = batch_.query_start[request]; t < batch_.query_start[request + 1]; t += tile_tokens)
+      plan_.tiles.push_back({request, t, std::min(tile_tokens, batch_.query_start[request + 1] - t)});
+  }
+
+  void spread_over_chunks(int32_t request) {
+    int32_t first = batch_.query_start[request], tokens = tokens_of(request);
+    int32_t low = first_visible(first_position(request), window_), high = batch_.seq_lens[request];
+    int32_t begin = low / kChunk, end = (high + kChunk - 1) / kChunk;
+    for (int32_t t = first; t < first + tokens; ++t) {
+      plan_.merged_tokens.push_back(t);
+      plan_.first_chunk[size_t(t)] = begin;
+      plan_.chunk_count[size_t(t)] = end - begin;
+      plan_.first_partial[size_t(t)] = int32_t(plan_.partials);
+      plan_.partials += end - begin;
+    }
+    for (int32_t c = begin; c < end; ++c) {
+      int32_t start = c * kChunk;
+      int32_t from = std::max(low - start, 0) / kSub, to = (std::min(high - start, kChunk) + kSub - 1) / kSub;
+      by_chunk_[size_t(c)].push_back({request, first, tokens, from, to, 0});
+    }
+  }
+
+  // Sorts the chunk's members by where they begin and by their blocks, and makes a group of all that share the first block.
+  void group_chunk(int32_t chunk) {
+    std::vector<Member>& members = by_chunk_[size_t(chunk)];
+    auto before = [&](const Member& a, const Member& b) {
+      if (a.begin != b.begin) return a.begin < b.begin;
+      for (int32_t s = a.begin; s < a.end && s < b.end; ++s) {
+        int64_t x = sub_at(a, chunk, s), y = sub_at(b, chunk, s);
+        if (x != y) return x < y;
+      }
+      return a.end != b.end ? a.end < b.end : a.request < b.request;
+    };
+    std::sort(members.begin(), members.end(), before);
+    for (size_t i = 0; i < members.size();) {
+      size_t j = i + 1;
+      while (j < members.size() && members[j].begin == members[i].begin &&
+             sub_at(members[j], chunk, members[j].begin) == sub_at(members[i], chunk, members[i].begin))
+        ++j;
+      add_group(chunk, members, i, j);
+      i = j;
+    }
+  }
+
+  void add_group(int32_t chunk, const std::vector<Member>& members, size_t from, size_t to) {
+    Group group{chunk, 0, int32_t(plan_.members.size()), 0, int32_t(plan_.runs.size()), 0};
+    for (size_t i = from; i < to; ++i) {
+      plan_.members.push_back(members[i]);
+      plan_.members.back().first_row = group.tokens;
+      group.tokens += members[i].tokens;
+    }
+    group.last_member = int32_t(plan_.members.size());
+    add_runs(group, 0, int32_t(to - from), members[from].begin);
+    group.last_run = int32_t(plan_.runs.size());
+    plan_.largest_group = std::max(plan_.largest_group, group.tokens);
+    plan_.groups.push_back(group);
+  }
+
+  // Members [first, last) of the group agree on all blocks before `begin` and each has one there. Because they are sorted, what the first
+  // and the last have in common all have in common; a member that ends early sorts first.
+  void add_runs(const Group& group, int32_t first, int32_t last, int32_t begin) {
+    const Member* members = plan_.members.data() + group.first_member;
+    int32_t end = begin;
+    int32_t shortest = std::min(members[first].end, members[last - 1].end);
+    while (end < shortest && sub_at(members[first], group.chunk, end) == sub_at(members[last - 1], group.chunk, end)) ++end;
+    int32_t written = 0;
+    for (int32_t i = first; i < last; ++i) written = std::max(written, batch_.seq_lens[members[i].request] - group.chunk * kChunk);
+    plan_.runs.push_back({first, last, begin, end, std::min(written, int32_t(kChunk))});
+    while (first < last && members[first].end == end) ++first;
+    while (first < last) {
+      int32_t next = first + 1;
+      while (next < last && sub_at(members[next], group.chunk, end) == sub_at(members[first], group.chunk, end)) ++next;
+      add_runs(group, first, next, end);
+      first = next;
+    }
+  }
+
+  AttentionPlan& plan_;
+  const RsBatch& batch_;
+  int32_t window_;
+  int64_t subs_per_block_;
+  std::vector<std::vector<Member>> by_chunk_;
+};
+
+}  // namespace
+
+void make_attention_plan(AttentionPlan& plan, const RsBatch& batch, int32_t window, int32_t block_size, int32_t tile_tokens) {
+  plan.window = window;
+  plan.tile_tokens = tile_tokens;
+  plan.block_size = block_size;
+  plan.members.clear();
+  plan.runs.clear();
+  plan.groups.clear();
+  plan.tiles.clear();
+  plan.merged_tokens.clear();
+  plan.first_chunk.assign(size_t(batch.tokens), 0);
+  plan.chunk_count.assign(size_t(batch.tokens), 0);
+  plan.first_partial.assign(size_t(batch.tokens), -1);
+  plan.partials = 0;
+  plan.largest_group = 0;
+  Planner(plan, batch, window, block_size).plan(tile_tokens);
+}
+
+}  // namespace radixserve

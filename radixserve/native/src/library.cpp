@@ -1,0 +1,176 @@
+// The entry points of abi.h: choosing the instruction set and running a list of operations.
+#include <pthread.h>
+#include <string.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "abi.h"
+#include "attention_plan.h"
+#include "kernels.h"
+#include "pool.h"
+
+namespace radixserve {
+namespace {
+
+#if defined(__x86_64__)
+const Kernels* supported_v4() {
+  __builtin_cpu_init();
+  bool all = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+  return all ? kernels_v4() : nullptr;
+}
+const Kernels* supported_v3() {
+  __builtin_cpu_init();
+  bool all = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  return all ? kernels_v3() : nullptr;
+}
+#else
+const Kernels* supported_v4() { return nullptr; }
+const Kernels* supported_v3() { return nullptr; }
+#endif
+
+const Kernels* best_kernels() {
+  if (const Kernels* kernels = supported_v4()) return kernels;
+  if (const Kernels* kernels = supported_v3()) return kernels;
+  return kernels_generic();
+}
+
+// One caller at a time; a child process starts with an open lock.
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+struct Locked {
+  Locked() {
+    static bool handler = (pthread_atfork(nullptr, nullptr, [] { pthread_mutex_init(&lock, nullptr); }), true);
+    (void)handler;
+    pthread_mutex_lock(&lock);
+  }
+  ~Locked() { pthread_mutex_unlock(&lock); }
+};
+
+const Kernels* kernels = best_kernels();
+RsCounters counters;
+std::vector<std::unique_ptr<AttentionPlan>> plans;  // kept for their memory
+size_t plans_of_this_run;
+
+// Tokens of a prefill tile: about 48 query rows of one KV head.
+int32_t tile_tokens(const RsAttention& op) {
+  int32_t group = op.heads / op.kv_heads;
+  return group >= 48 ? 1 : 48 / group;
+}
+
+void count(const RsAttention& op, const AttentionPlan& plan, const RsBatch& batch) {
+  int64_t sub_bytes = int64_t(2) * kSub * op.head_dim * op.kv_heads * (op.kv_type == RS_BF16 ? 2 : 4);
+  int64_t read = 0, asked = 0;
+  for (const Run& run : plan.runs) read += run.end - run.begin;
+  for (const Member& member : plan.members) asked += member.end - member.begin;
+  for (const Tile& tile : plan.tiles) {
+    int32_t position = batch.seq_lens[tile.request] - (batch.query_start[tile.request + 1] - tile.first_token);
+    int64_t subs = (position + tile.tokens - 1) / kSub + 1 - first_visible(position, plan.window) / kSub;
+    read += subs;
+    asked += subs;
+  }
+  counters.kv_bytes_read += read * sub_bytes;
+  counters.kv_bytes_asked += asked * sub_bytes;
+  counters.attention_tasks += int64_t(plan.groups.size() + plan.tiles.size()) * op.kv_heads;
+}
+
+// The plan of this step for the operation's window; layers share it.
+const AttentionPlan& plan_for(const RsAttention& op, const RsBatch& batch) {
+  int32_t tokens = tile_tokens(op);
+  for (size_t i = 0; i < plans_of_this_run; ++i)
+    if (plans[i]->window == op.window && plans[i]->tile_tokens == tokens && plans[i]->block_size == op.block_size) return *plans[i];
+  if (plans.size() == plans_of_this_run) plans.push_back(std::make_unique<AttentionPlan>());
+  AttentionPlan& plan = *plans[plans_of_this_run++];
+  make_attention_plan(plan, batch, op.window, op.block_size, tokens);
+  return plan;
+}
+
+RsStatus run_one(const RsOp& op, const RsBatch& batch) {
+  Rows rows = op.rows == RS_WANTED_ROWS ? Rows{batch.wanted, batch.wanted_rows} : Rows{batch.tokens, nullptr};
+  if (rows.count == 0) return RS_OK;
+  bool done = false;
+  switch (op.kind) {
+    case RS_EMBEDDING: done = kernels->embedding(*static_cast<const RsEmbedding*>(op.params), batch, rows); break;
+    case RS_NORM: done = kernels->norm(*static_cast<const RsNorm*>(op.params), rows); break;
+    case RS_LINEAR: {
+      const RsLinear& linear = *static_cast<const RsLinear*>(op.params);
+      rows.index = nullptr;
+      done = linear.format <= RS_DENSE_BF16 ? kernels->linear_dense(linear, rows) : kernels->linear_quant(linear, rows);
+      break;
+    }
+    case RS_ROPE_APPEND: done = kernels->rope_append(*static_cast<const RsRopeAppend*>(op.params), batch); break;
+    case RS_ATTENTION: {
+      const RsAttention& attention = *static_cast<const RsAttention*>(op.params);
+      const AttentionPlan& plan = plan_for(attention, batch);
+      count(attention, plan, batch);
+      done = kernels->attention(attention, batch, plan);
+      break;
+    }
+    case RS_SILU_MUL:
+      rows.index = nullptr;
+      done = kernels->silu_mul(*static_cast<const RsSiluMul*>(op.params), rows);
+      break;
+    case RS_TOP_K: done = kernels->top_k(*static_cast<const RsTopK*>(op.params), rows); break;
+    default: return RS_BAD_OPERATION;
+  }
+  return done ? RS_OK : RS_NO_MEMORY;
+}
+
+}  // namespace
+}  // namespace radixserve
+
+using namespace radixserve;
+
+int32_t rs_abi_version(void) { return RS_ABI_VERSION; }
+
+const char* rs_set_isa(const char* name) {
+  Locked locked;
+  const Kernels* chosen = !strcmp(name, "v4")        ? supported_v4()
+                          : !strcmp(name, "v3")      ? supported_v3()
+                          : !strcmp(name, "generic") ? kernels_generic()
+                          : !strcmp(name, "auto")    ? best_kernels()
+                                                     : nullptr;
+  if (!chosen) return nullptr;
+  kernels = chosen;
+  return kernels->name;
+}
+
+const char* rs_isa(void) {
+  Locked locked;
+  return kernels->name;
+}
+
+int32_t rs_set_threads(int32_t threads) {
+  Locked locked;
+  set_thread_count(threads);
+  return thread_count();
+}
+
+int32_t rs_threads(void) {
+  Locked locked;
+  return thread_count();
+}
+
+int32_t rs_run(const RsOp* ops, int64_t count, const RsBatch* batch) {
+  Locked locked;
+  plans_of_this_run = 0;
+  try {
+    for (int64_t i = 0; i < count; ++i)
+      if (RsStatus status = run_one(ops[i], *batch)) return status;
+  } catch (const std::bad_alloc&) {
+    return RS_NO_MEMORY;
+  }
+  return RS_OK;
+}
+
+void rs_counters(RsCounters* out) {
+  Locked locked;
+  *out = counters;
+}
+
+void rs_reset_counters(void) {
+  Locked locked;
+  counters = {};
+}

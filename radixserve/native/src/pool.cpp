@@ -1,0 +1,240 @@
+// A pool that stays out of the way.
+//
+// One 64-bit ticket holds the number of the job and how many of its chunks nobody has taken yet:
+//
+//     [ job number : 32 | chunks left : 32 ]
+//
+// A thread takes a chunk by lowering the ticket with compare-and-swap. The caller fills in the job, publishes the ticket, works like
+// everybody else and then waits for chunks that others still hold, never for a thread that took none: a worker that the system
+// has put aside for a busy neighbour delays a step by at most the one small chunk it holds. What belongs to a job is read only
+// after a chunk was taken, when the caller cannot have left the job yet.
+//
+// Idle workers spin for some tens of microseconds, which covers the gap between two operations of a step, then sleep on a futex;
+// so does the caller at the end of a job.
+//
+// After fork() a child has none of the threads: it starts its own at its first call. Forking while another thread is inside rs_run is
+// as unsafe as with any other lock.
+#include "pool.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <new>
+#include <thread>
+
+namespace radixserve {
+namespace {
+
+constexpr int kMaxThreads = 256;
+constexpr int64_t kSpinNanoseconds = 30000;
+
+struct alignas(64) Line {
+  std::atomic<uint64_t> value{0};
+};
+
+struct Pool {
+  Line ticket;
+  Line finished;  // chunks of the current job that are done
+  Line parked;    // workers asleep on the job number
+  alignas(64) std::atomic<uint32_t> done_signal{0};
+  std::atomic<uint32_t> caller_waits{0};
+  std::atomic<uint32_t> wanted_threads{1};
+  std::atomic<bool> stopping{false};
+  // The job; written by the caller while no chunk is out.
+  std::atomic<ChunkFunction> function{nullptr};
+  std::atomic<void*> context{nullptr};
+  std::atomic<int64_t> chunks{0};
+  pthread_t workers[kMaxThreads];
+  int running = 0;  // workers started in this process; touched by the caller only
+};
+
+Pool* pool = new Pool;  // never freed: threads may outlive static destructors
+
+struct Area {
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+Area shared_areas[SCRATCH_SLOTS];
+Area worker_areas[kMaxThreads];
+
+void* grow(Area& area, size_t bytes) {
+  if (bytes > area.bytes) {
+    size_t rounded = (bytes + bytes / 4 + 4095) / 4096 * 4096;
+    void* data = aligned_alloc(4096, rounded);
+    if (!data) return nullptr;
+    free(area.data);
+    area.data = data;
+    area.bytes = rounded;
+  }
+  return area.data;
+}
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+int64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
+}
+
+void futex_wait(const void* word, uint32_t expected) {
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+}
+
+void futex_wake_all(const void* word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0); }
+
+// The half of the ticket that holds the job number; x86 and ARM Linux are little-endian.
+const void* job_number_word() { return reinterpret_cast<const char*>(&pool->ticket.value) + 4; }
+
+uint32_t job_number(uint64_t ticket) { return uint32_t(ticket >> 32); }
+
+// Takes and runs chunks of the job until none is left.
+void work(int worker) {
+  uint64_t ticket = pool->ticket.value.load(std::memory_order_acquire);
+  while (uint32_t(ticket) != 0) {
+    uint32_t left = uint32_t(ticket);
+    if (!pool->ticket.value.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+    int64_t total = pool->chunks.load(std::memory_order_relaxed);
+    pool->function.load(std::memory_order_relaxed)(pool->context.load(std::memory_order_relaxed), total - left, worker);
+    if (int64_t(pool->finished.value.fetch_add(1, std::memory_order_seq_cst) + 1) == total) {
+      if (pool->caller_waits.load(std::memory_order_seq_cst)) {
+        pool->done_signal.fetch_add(1, std::memory_order_seq_cst);
+        futex_wake_all(&pool->done_signal);
+      }
+    }
+    ticket = pool->ticket.value.load(std::memory_order_acquire);
+  }
+}
+
+// Returns when the ticket's job number differs from `seen`.
+uint32_t wait_for_job(uint32_t seen) {
+  int64_t deadline = now_ns() + kSpinNanoseconds;
+  for (;;) {
+    for (int i = 0; i < 64; ++i) {
+      uint32_t number = job_number(pool->ticket.value.load(std::memory_order_acquire));
+      if (number != seen) return number;
+      pause_cpu();
+    }
+    if (now_ns() > deadline) break;
+  }
+  for (;;) {
+    pool->parked.value.fetch_add(1, std::memory_order_seq_cst);
+    uint32_t number = job_number(pool->ticket.value.load(std::memory_order_seq_cst));
+    if (number == seen) futex_wait(job_number_word(), seen);
+    pool->parked.value.fetch_sub(1, std::memory_order_seq_cst);
+    number = job_number(pool->ticket.value.load(std::memory_order_acquire));
+    if (number != seen) return number;
+  }
+}
+
+void* worker_main(void* argument) {
+  int worker = int(reinterpret_cast<intptr_t>(argument));
+  uint32_t seen = 0;  // a worker that starts late looks for work at once
+  for (;;) {
+    work(worker);
+    seen = wait_for_job(seen);
+    if (pool->stopping.load(std::memory_order_acquire)) return nullptr;
+  }
+}
+
+void publish(uint64_t left) {
+  uint64_t number = job_number(pool->ticket.value.load(std::memory_order_relaxed)) + 1;
+  if (uint32_t(number) == 0) number = 1;
+  pool->ticket.value.store(number << 32 | left, std::memory_order_seq_cst);
+  if (pool->parked.value.load(std::memory_order_seq_cst)) futex_wake_all(job_number_word());
+}
+
+void stop_workers() {
+  if (!pool->running) return;
+  pool->stopping.store(true, std::memory_order_release);
+  publish(0);
+  for (int i = 0; i < pool->running; ++i) pthread_join(pool->workers[i], nullptr);
+  pool->running = 0;
+  pool->stopping.store(false, std::memory_order_release);
+}
+
+void after_fork_in_child() {
+  int threads = int(pool->wanted_threads.load());
+  pool = new (pool) Pool;  // the parent's workers do not exist here
+  pool->wanted_threads.store(uint32_t(threads));
+}
+
+void start_workers() {
+  static bool handler = (pthread_atfork(nullptr, nullptr, after_fork_in_child), true);
+  (void)handler;
+  int wanted = int(pool->wanted_threads.load()) - 1;
+  while (pool->running < wanted) {
+    void* number = reinterpret_cast<void*>(intptr_t(pool->running + 1));
+    if (pthread_create(&pool->workers[pool->running], nullptr, worker_main, number) != 0) {
+      pool->wanted_threads.store(uint32_t(pool->running + 1));  // go on with those that there are
+      return;
+    }
+    ++pool->running;
+  }
+}
+
+void wait_until_finished(int64_t total) {
+  auto all_done = [&] { return int64_t(pool->finished.value.load(std::memory_order_seq_cst)) == total; };
+  int64_t deadline = now_ns() + kSpinNanoseconds;
+  for (;;) {
+    for (int i = 0; i < 64; ++i) {
+      if (all_done()) return;
+      pause_cpu();
+    }
+    if (now_ns() > deadline) break;
+  }
+  pool->caller_waits.store(1, std::memory_order_seq_cst);
+  while (true) {
+    uint32_t signal = pool->done_signal.load(std::memory_order_seq_cst);
+    if (all_done()) break;
+    futex_wait(&pool->done_signal, signal);
+  }
+  pool->caller_waits.store(0, std::memory_order_seq_cst);
+}
+
+}  // namespace
+
+void parallel(int64_t chunks, ChunkFunction function, void* context) {
+  if (chunks <= 1 || pool->wanted_threads.load(std::memory_order_relaxed) == 1) {
+    for (int64_t i = 0; i < chunks; ++i) function(context, i, 0);
+    return;
+  }
+  start_workers();
+  pool->function.store(function, std::memory_order_relaxed);
+  pool->context.store(context, std::memory_order_relaxed);
+  pool->chunks.store(chunks, std::memory_order_relaxed);
+  pool->finished.value.store(0, std::memory_order_relaxed);
+  publish(uint64_t(chunks));
+  work(0);
+  wait_until_finished(chunks);
+}
+
+int thread_count() { return int(pool->wanted_threads.load()); }
+
+void set_thread_count(int threads) {
+  threads = threads < 1 ? 1 : threads > kMaxThreads ? kMaxThreads : threads;
+  if (threads == thread_count()) return;
+  stop_workers();
+  pool->wanted_threads.store(uint32_t(threads));
+}
+
+void* shared_scratch(ScratchSlot slot, size_t bytes) { return grow(shared_areas[slot], bytes); }
+
+bool reserve_worker_scratch(size_t bytes_each) {
+  for (int i = 0; i < thread_count(); ++i)
+    if (!grow(worker_areas[i], bytes_each)) return false;
+  return true;
+}
+
+void* worker_scratch(int worker) { return worker_areas[worker].data; }
+
+}  // namespace radixserve

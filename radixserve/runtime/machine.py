@@ -1,0 +1,107 @@
+"""What this process may use of the machine, and the size of the KV pool that follows from it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from radixserve.errors import ConfigError
+from radixserve.model.config import ModelConfig
+
+UNKNOWN_MEMORY = 4 << 30
+POOL_SHARE = 0.5
+POOL_LIMIT = 8 << 30
+UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge number
+
+
+def usable_cores() -> int:
+    """Cores in this process's affinity mask, lowered to the cgroup's CPU quota where one is set."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return max(1, cores if quota is None else min(cores, int(quota)))
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes this process may still allocate: the least of what the kernel and the memory cgroup say, v1 or v2.
+
+    `UNKNOWN_MEMORY` where neither can be read. ``root`` is where /proc and /sys are looked for.
+    """
+    limits = [_meminfo_available(root), *_cgroup_available(root)]
+    known = [limit for limit in limits if limit is not None]
+    return min(known) if known else UNKNOWN_MEMORY
+
+
+def pool_blocks(
+    config: ModelConfig,
+    *,
+    block_size: int,
+    element_size: int,
+    num_blocks: int | None = None,
+    kv_memory_mb: int | None = None,
+) -> int:
+    """Size of the KV pool in blocks: ``num_blocks`` if given, else what ``kv_memory_mb`` holds, else half of the
+    free memory up to 8 GiB. ``element_size``: bytes of one number in the store.
+
+    Raises `ConfigError` where that is less than two blocks.
+    """
+    if num_blocks is not None:
+        return num_blocks
+    block_bytes = config.kv_bytes_per_token(element_size) * block_size
+    budget = min(int(available_memory() * POOL_SHARE), POOL_LIMIT) if kv_memory_mb is None else kv_memory_mb << 20
+    blocks = budget // block_bytes
+    if blocks < 2:
+        raise ConfigError(
+            "kv_memory_mb", f"{budget >> 20} MiB hold {blocks} KV blocks of {block_bytes} bytes; at least 2 are needed"
+        )
+    return blocks
+
+
+def _meminfo_available(root: Path) -> int | None:
+    for line in _read(root / "proc/meminfo").splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) << 10
+    return None
+
+
+def _cgroup_available(root: Path) -> list[int | None]:
+    """What each memory cgroup above this process leaves; one entry per readable limit."""
+    left: list[int | None] = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base, limit_name, used_name = root / "sys/fs/cgroup", "memory.max", "memory.current"
+        elif "memory" in controllers.split(","):
+            base, limit_name, used_name = (
+                root / "sys/fs/cgroup/memory",
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+            )
+        else:
+            continue
+        # Inside a container the path may name a directory of the host: then only the root of the mount is ours.
+        directory = base / path.strip("/")
+        for place in dict.fromkeys((directory, *directory.parents, base)):
+            if not place.is_relative_to(base):
+                continue
+            limit, used = _read(place / limit_name).strip(), _read(place / used_name).strip()
+            if limit.isdigit() and used.isdigit() and int(limit) < UNLIMITED:
+                left.append(max(0, int(limit) - int(used)))
+    return left
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """Cores' worth of CPU time the cgroup at the root of the mount allows, None without a limit."""
+    fields = _read(root / "sys/fs/cgroup/cpu.max").split()
+    if len(fields) == 2 and fields[0].isdigit() and fields[1].isdigit():
+        return int(fields[0]) / int(fields[1])
+    quota = _read(root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us").strip()
+    period = _read(root / "sys/fs/cgroup/cpu/cpu.cfs_period_us").strip()
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,94 @@
+"""What the scheduler hands to the runner for one step, and what it gets back.
+
+Both sides are frozen and hold copies: nothing in a plan aliases the scheduler's live state, so a plan may be read late,
+on another thread or in another process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from radixserve.messages import SamplingParams, TokenLogprob
+
+Int32Array = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanRow:
+    """The share of one request in one step: ``len(tokens)`` consecutive tokens to extend by.
+
+    ``start``
+        position of ``tokens[0]``; KV of positions ``[0, start)`` is in place when the step's layer has
+        written its own K and V (some of it may be written by other rows of this very step).
+    ``table``
+        int32[ceil((start + len(tokens)) / block_size)]: the block table, a snapshot.
+    ``num_samples``
+        how many tokens to draw from the logits of the last token: 0 (a prefill chunk that does not end the
+        prompt), 1, or ``n`` when parallel samples fork here. Sample ``i`` has index ``first_sample + i``.
+    ``history``
+        int32[start + len(tokens)]: all tokens of the request so far, given only where a penalty needs them.
+    ``prompt_logprob_targets``
+        ``targets[j]`` is the token that follows position ``prompt_logprob_start + j``; the logits of those
+        positions (all inside this row) are wanted for prompt logprobs.
+    """
+
+    rid: str
+    start: int
+    tokens: Int32Array
+    table: Int32Array
+    sampling: SamplingParams
+    seed: int
+    num_prompt: int
+    num_samples: int = 0
+    first_sample: int = 0
+    history: Int32Array | None = None
+    prompt_logprob_start: int = 0
+    prompt_logprob_targets: Int32Array | None = None
+
+    @property
+    def end(self) -> int:
+        """Position after the row's last token; also the position of the token that is drawn from it."""
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepPlan:
+    """One forward pass: rows in the order of the flattened batch, and block copies that run before the first layer.
+
+    ``copies`` is int32[C, 2] of (source block, destination block); a copy takes the whole block in every layer.
+    """
+
+    step: int
+    rows: tuple[PlanRow, ...]
+    copies: Int32Array = field(default_factory=lambda: np.empty((0, 2), np.int32))
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed by this step."""
+        return sum(len(row.tokens) for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """What one row brought: drawn tokens with their logprobs, prompt logprobs, or an error that is its alone.
+
+    ``logprobs`` is empty unless ``sampling.logprobs`` asks for them; ``prompt_logprobs`` has one entry per wanted
+    target. ``error`` is set when the row's logits were not finite; then nothing was drawn.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Results in the order of ``StepPlan.rows``; ``seconds`` is the wall time of the forward pass and sampling."""
+
+    step: int
+    rows: tuple[RowResult, ...]
+    seconds: float = 0.0

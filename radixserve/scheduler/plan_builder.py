@@ -1,0 +1,117 @@
+"""Turns the scheduler's decisions for one step into rows, copies and counts."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from radixserve.cache.prefix_cache import Lease, PrefixCache
+from radixserve.cache.token_key import TOKEN_BYTES, decode_tokens
+from radixserve.scheduler.budget import chunk_end
+from radixserve.scheduler.plan import PlanRow, StepPlan
+from radixserve.scheduler.request import Request
+
+
+class PlanBuilder:
+    """Rows and copies of the step that is being planned.
+
+    ``requests`` is in the order of the rows; ``before`` holds each one's (cached tokens, frontier) from before this step, for a roll-back.
+    """
+
+    def __init__(self, cache: PrefixCache, step: int) -> None:
+        self.step = step
+        self.requests: list[Request] = []
+        self.before: list[tuple[int, int]] = []
+        self.num_tokens = 0
+        self._cache = cache
+        self._rows: list[PlanRow] = []
+        self._copies: list[tuple[int, int]] = []
+
+    def extend(self, request: Request, grant: int, *, cut: bool = False) -> int:
+        """Give ``request`` a row of up to ``grant`` tokens; returns how many it got, and 0 changes nothing.
+
+        Just before, it takes over what others have put into the tree, rows of this step included. ``cut``: whether the row may end
+        before the sequence does; it then ends at a block boundary unless it is the first to be planned and cannot reach one.
+        """
+        cache = self._cache
+        before = (request.group.cached_tokens, request.frontier)
+        fresh = request.lease is None
+        lease = self._lease(request)
+        if lease is None:
+            return 0
+        start = request.num_computed
+        end = self._cut(request, lease, start, grant) if cut else min(start + grant, request.num_tokens)
+        if end <= start or cache.missing_blocks(lease, end) > cache.available_blocks:
+            if fresh:
+                cache.discard(lease)
+                request.lease, request.num_computed = None, 0
+            return 0
+        cache.extend(lease, end)
+        copy = cache.take_copy(lease, self.step)
+        if copy is not None:
+            self._copies.append(copy)
+        cache.publish(lease, request.key, end, self.step)
+        request.count_cached(start)
+        request.frontier = max(request.frontier, end)
+        request.num_computed = end
+        request.in_flight += 1
+        if request.started_step is None:
+            request.started_step, request.started_at = self.step, time.monotonic()
+        self.requests.append(request)
+        self.before.append(before)
+        self.num_tokens += end - start
+        self._rows.append(self._row(request, lease, start, end))
+        return end - start
+
+    def build(self) -> StepPlan:
+        """The finished plan."""
+        return StepPlan(self.step, tuple(self._rows), np.array(self._copies, np.int32).reshape(-1, 2))
+
+    def _lease(self, request: Request) -> Lease | None:
+        """Lease what is held, or move an existing lease on to it; sets ``num_computed``."""
+        cache, lease = self._cache, request.lease
+        if lease is not None:
+            if request.remaining > 1:
+                request.num_computed = cache.rematch(lease, request.key, request.num_computed, request.match_limit)
+            return lease
+        for copy in (True, False):
+            # The source of a copy stays locked for this step; where that leaves no block to copy to, do without.
+            lease = cache.acquire(request.namespace, request.key, request.match_limit, copy=copy)
+            if lease.copy is None or cache.available_blocks > 0:
+                request.lease, request.num_computed = lease, lease.leased_tokens
+                return lease
+            cache.discard(lease)
+        return None
+
+    def _cut(self, request: Request, lease: Lease, start: int, grant: int) -> int:
+        """Where the row ends for want of budget or blocks."""
+        size = self._cache.block_size
+        room = (len(lease.table) + self._cache.available_blocks) * size - start
+        end = chunk_end(start, request.num_tokens, min(grant, room), size)
+        if end == start and not self.requests:
+            end = min(start + grant, start + room, request.num_tokens)
+        return end
+
+    def _row(self, request: Request, lease: Lease, start: int, end: int) -> PlanRow:
+        sampling = request.sampling
+        complete = end == request.num_tokens and request.max_tokens > 0
+        num_samples = (1 if request.forked else sampling.n) if complete else 0
+        first, targets = request.logprob_next - 1, None
+        last = min(end, request.num_prompt - 1)
+        if request.wants_prompt_logprobs and first < last:
+            targets = decode_tokens(request.key[(first + 1) * TOKEN_BYTES : (last + 1) * TOKEN_BYTES])
+        return PlanRow(
+            rid=request.rid,
+            start=start,
+            tokens=decode_tokens(request.key[start * TOKEN_BYTES : end * TOKEN_BYTES]),
+            table=np.array(lease.table[: self._cache.blocks_for(end)], np.int32),
+            sampling=sampling,
+            seed=request.seed,
+            num_prompt=request.num_prompt,
+            num_samples=num_samples,
+            first_sample=request.sample_index,
+            history=decode_tokens(request.key) if num_samples and sampling.needs_history else None,
+            prompt_logprob_start=first if targets is not None else 0,
+            prompt_logprob_targets=targets,
+        )

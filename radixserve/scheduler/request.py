@@ -1,0 +1,208 @@
+"""The state of one sequence that is being generated, and its transitions; no I/O, no cache, no policy.
+
+::
+
+    WAITING ──admit──▶ RUNNING ──finish──▶ FINISHED
+       ▲                  │                    ▲
+       └────preempt───────┘                    │
+       └──────────────────abort────────────────┘
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from radixserve.cache.namespace import Namespace
+from radixserve.cache.token_key import Key, encode_tokens, key_length
+from radixserve.messages import FinishReason, SamplingParams, Timings, TokenLogprob
+
+if TYPE_CHECKING:
+    from radixserve.cache.prefix_cache import Lease
+
+
+class RequestState(enum.StrEnum):
+    """Where a request is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True)
+class SampleGroup:
+    """What the ``n`` parallel samples of one generation share.
+
+    ``rid``: the caller's name for the generation. ``samples``: the requests, once the prompt is computed all ``n`` of them.
+    ``prompt_logprobs``: in order, for the prompt tokens from ``first_logprob`` on.
+    """
+
+    rid: str
+    samples: list[Request] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    first_logprob: int = 1
+    cached_tokens: int = 0
+
+
+class Request:
+    """One sequence: a prompt and the tokens drawn so far.
+
+    ``num_computed`` chases ``num_tokens``: there is no prefill and no decode phase. ``num_computed`` counts tokens whose KV is in place once
+    all planned steps have run. ``arrival`` orders requests and survives preemption; ``order`` tells samples of one arrival apart.
+    ``frontier``: positions below it were once counted as cached or computed.
+    """
+
+    __slots__ = (
+        "aborted",
+        "arrival",
+        "created_at",
+        "error",
+        "finish_reason",
+        "finished_at",
+        "first_token_at",
+        "forked",
+        "frontier",
+        "group",
+        "in_flight",
+        "key",
+        "lease",
+        "logprob_next",
+        "max_tokens",
+        "namespace",
+        "num_computed",
+        "num_preemptions",
+        "num_prompt",
+        "num_tokens",
+        "priority",
+        "queued_step",
+        "rid",
+        "sample_index",
+        "sampling",
+        "seed",
+        "started_at",
+        "started_step",
+        "state",
+        "stop_reason",
+    )
+
+    def __init__(
+        self,
+        rid: str,
+        tokens: Key,
+        sampling: SamplingParams,
+        namespace: Namespace,
+        *,
+        max_tokens: int,
+        seed: int,
+        priority: int = 0,
+        created_at: float | None = None,
+    ) -> None:
+        self.rid = rid
+        self.key = bytearray(tokens)
+        self.num_prompt = self.num_tokens = key_length(tokens)
+        self.num_computed = 0
+        self.sampling = sampling
+        self.namespace = namespace
+        self.max_tokens = max_tokens
+        self.seed = seed
+        self.priority = priority
+        self.group = SampleGroup(rid, [self])
+        self.sample_index = 0
+        self.forked = sampling.n == 1
+        self.state = RequestState.WAITING
+        self.arrival = 0
+        self.lease: Lease | None = None
+        self.in_flight = 0
+        self.aborted = False
+        self.frontier = 0
+        self.logprob_next = max(1, sampling.logprob_start)
+        self.group.first_logprob = self.logprob_next
+        self.num_preemptions = 0
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: str | int | None = None
+        self.error: str | None = None
+        self.queued_step = 0
+        self.started_step: int | None = None
+        self.created_at = time.monotonic() if created_at is None else created_at
+        self.started_at: float | None = None
+        self.first_token_at: float | None = None
+        self.finished_at: float | None = None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Sorts requests by seniority."""
+        return (self.arrival, self.sample_index)
+
+    @property
+    def num_output(self) -> int:
+        """Tokens drawn so far."""
+        return self.num_tokens - self.num_prompt
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that are known and not computed."""
+        return self.num_tokens - self.num_computed
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether logprobs of prompt tokens are still to be computed."""
+        return self.sampling.prompt_logprobs is not None and self.logprob_next < self.num_prompt
+
+    @property
+    def match_limit(self) -> int:
+        """How many tokens may be served from the cache: one must be computed, and all whose logits are wanted."""
+        limit = self.num_tokens - 1
+        return min(limit, self.logprob_next - 1) if self.wants_prompt_logprobs else limit
+
+    def append(self, token: int) -> None:
+        """A token was drawn."""
+        self.key += encode_tokens((token,))
+        self.num_tokens += 1
+
+    def count_cached(self, upto: int) -> None:
+        """Positions below ``upto`` are in place without this request having computed them."""
+        self.group.cached_tokens += max(0, min(upto, self.num_prompt) - self.frontier)
+        self.frontier = max(self.frontier, upto)
+
+    def sample(self, index: int) -> Request:
+        """Parallel sample ``index`` of this request: the same prompt, nothing drawn, nothing leased."""
+        twin = Request(
+            f"{self.group.rid}#{index}",
+            self.key,
+            self.sampling,
+            self.namespace,
+            max_tokens=self.max_tokens,
+            seed=self.seed,
+            priority=self.priority,
+            created_at=self.created_at,
+        )
+        twin.group = self.group
+        twin.sample_index = index
+        twin.forked = True
+        twin.arrival = self.arrival
+        twin.frontier = self.frontier
+        twin.logprob_next = self.num_prompt
+        twin.queued_step, twin.started_step, twin.started_at = self.queued_step, self.started_step, self.started_at
+        return twin
+
+    def finish(self, reason: FinishReason, stop_reason: str | int | None = None, error: str | None = None) -> None:
+        """Enter the final state; the first reason stands."""
+        assert self.state is not RequestState.FINISHED, "a request finishes once"
+        self.state = RequestState.FINISHED
+        self.finish_reason, self.stop_reason, self.error = reason, stop_reason, error
+        self.finished_at = time.monotonic()
+
+    def timings(self) -> Timings:
+        """Times since the request was made, in seconds."""
+        now = self.finished_at or time.monotonic()
+        started = self.started_at or now
+        waited = (self.started_step - self.queued_step) if self.started_step is not None else 0
+        return Timings(
+            queued_s=started - self.created_at,
+            first_token_s=self.first_token_at - self.created_at if self.first_token_at else None,
+            total_s=now - self.created_at,
+            steps_waited=waited,
+            preemptions=self.num_preemptions,
+        )

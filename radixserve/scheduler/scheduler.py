@@ -1,0 +1,443 @@
+"""Continuous batching: what runs in the next step, and what its result means. No I/O, no torch.
+
+One step of a loop::
+
+    plan = scheduler.schedule()              # None when nothing can run
+    result = runner.execute(plan)
+    scheduler.update(plan, result)           # or scheduler.fail(plan, error) if it raised
+    updates = scheduler.take_updates()
+
+Inside a step the decodes come first, all of them; what the budget leaves is shared among the requests that extend.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from radixserve.cache.prefix_cache import Lease, PrefixCache
+from radixserve.config import SchedulerConfig
+from radixserve.messages import FinishReason, TokenLogprob
+from radixserve.scheduler.admission import Admission, StepForecast
+from radixserve.scheduler.budget import CostModel, split_budget, step_work
+from radixserve.scheduler.plan import PlanRow, RowResult, StepPlan, StepResult
+from radixserve.scheduler.plan_builder import PlanBuilder
+from radixserve.scheduler.policy import ByPriority, FirstComeFirstServed, WaitingQueue
+from radixserve.scheduler.request import Request, RequestState, SampleGroup
+from radixserve.scheduler.tree_policy import DepthFirstWeight, LongestPrefixMatch
+
+
+_MAX_REFUSED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """News of one request: tokens drawn in a step, or that it ended (its ``finish_reason`` is set then)."""
+
+    request: Request
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(slots=True)
+class SchedulerStats:
+    """Counters since the start."""
+
+    steps: int = 0
+    rows: int = 0
+    computed_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    failed_steps: int = 0
+    finished: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """A planned step's requests, and what their cache accounting was before it."""
+
+    requests: list[Request]
+    before: list[tuple[int, int]]
+
+
+def waiting_queue(config: SchedulerConfig, cache: PrefixCache, context_length: int) -> WaitingQueue:
+    """The queue for ``config.policy``; without a prefix cache the orders that look at it are plain arrival."""
+    if config.policy == "priority":
+        return ByPriority()
+    if config.policy == "fcfs" or cache.config.prefix_cache != "on":
+        return FirstComeFirstServed()
+    if config.policy == "lpm":
+        return LongestPrefixMatch(cache, config.age_weight, context_length)
+    return DepthFirstWeight(cache)
+
+
+class Scheduler:
+    """Owns all requests between `add` and their last `Update`.
+
+    ``eos_ids`` end a sequence unless its sampling ignores them. ``context_length`` bounds the ageing of ``lpm``.
+    """
+
+    def __init__(
+        self, config: SchedulerConfig, cache: PrefixCache, *, context_length: int, eos_ids: Sequence[int] = ()
+    ) -> None:
+        self.config = config
+        self.cache = cache
+        self.waiting = waiting_queue(config, cache, context_length)
+        self.running: list[Request] = []
+        self.cost = CostModel()
+        self.stats = SchedulerStats()
+        self.step = 0
+        self.requests: dict[str, Request] = {}
+        self._admission = Admission(config, cache)
+        self._eos_ids = frozenset(eos_ids)
+        self._groups: dict[str, SampleGroup] = {}
+        self._suspects: deque[Request] = deque()
+        self._updates: list[Update] = []
+        self._in_flight: dict[int, _InFlight] = {}
+        self._arrivals = 0
+
+    # ---------------------------------------------------------------- requests
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step can be planned."""
+        return bool(self.running or self._suspects or len(self.waiting))
+
+    @property
+    def estimate(self) -> float:
+        """The share of ``max_tokens`` that admission reserves."""
+        return self._admission.estimate.share
+
+    def live(self) -> Iterator[Request]:
+        """Requests that have not finished."""
+        return iter(list(self.requests.values()))
+
+    def add(self, request: Request) -> None:
+        """Queue a validated request."""
+        assert request.rid not in self.requests, "request ids are unique while they live"
+        request.namespace = self.cache.namespace_of(request.namespace, request.rid)
+        request.arrival = self._arrivals
+        request.queued_step = self.step
+        self._arrivals += 1
+        self.requests[request.rid] = request
+        self._groups[request.rid] = request.group
+        self.waiting.add(request)
+
+    def abort(self, rid: str) -> None:
+        """End all samples of generation ``rid``; unknown and finished ones are none of its business.
+
+        Samples in a step in flight let go of their blocks when that step is collected.
+        """
+        request = self._groups.get(rid)
+        for sample in list(request.samples) if request is not None else ():
+            self.finish(sample, FinishReason.ABORT)
+
+    def take_updates(self) -> list[Update]:
+        """All news since the last call, in order."""
+        updates, self._updates = self._updates, []
+        return updates
+
+    def finish(
+        self,
+        request: Request,
+        reason: FinishReason,
+        stop_reason: str | int | None = None,
+        error: str | None = None,
+    ) -> None:
+        """End ``request`` (from outside: a stop string, an abort). What it computed stays in the tree; the first reason stands."""
+        if request.state is RequestState.FINISHED:
+            return
+        self._leave_queues(request)
+        request.finish(reason, stop_reason, error)
+        self.stats.finished[reason.value] += 1
+        del self.requests[request.rid]
+        if all(sample.state is RequestState.FINISHED for sample in request.group.samples):
+            del self._groups[request.group.rid]
+        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self._admission.estimate.finished(request.num_output, request.max_tokens)
+        if request.in_flight == 0:
+            self._release(request)
+        self._updates.append(Update(request))
+
+    def _leave_queues(self, request: Request) -> None:
+        if request in self.running:
+            self.running.remove(request)
+        elif not self.waiting.remove(request) and request in self._suspects:
+            self._suspects.remove(request)
+
+    def _release(self, request: Request, *, keep_tail: bool = True) -> None:
+        if request.lease is not None:
+            self.cache.release(request.lease, request.key, request.num_computed, keep_tail=keep_tail)
+            request.lease = None
+
+    # ---------------------------------------------------------------- plan
+
+    def schedule(self) -> StepPlan | None:
+        """Plan the next step, or None if nothing can run. Counts (``num_computed``) advance now; `fail` takes them back."""
+        if not self.has_work:
+            return None
+        self.step += 1
+        builder = PlanBuilder(self.cache, self.step)
+        if self._suspects:
+            self._plan_suspect(builder)
+        else:
+            self._plan_batch(builder)
+        if not builder.requests:
+            return None
+        plan = builder.build()
+        self.cache.begin(self.step)
+        self._in_flight[self.step] = _InFlight(builder.requests, builder.before)
+        self.stats.steps += 1
+        self.stats.rows += len(plan.rows)
+        self.stats.computed_tokens += plan.num_tokens
+        return plan
+
+    def _plan_batch(self, builder: PlanBuilder) -> None:
+        preempted = self._secure_decodes()
+        for request in [request for request in self.running if request.remaining == 1]:
+            builder.extend(request, 1)
+        extends = [request for request in self.running if request.remaining > 1]
+        budget = self._budget(builder, extends)
+        forecast = StepForecast(self.cache)
+        for request in extends:
+            forecast.accept(request, forecast.look(request))
+        admitted = [] if preempted else self._admit(budget, extends, forecast)
+        if extends or admitted:
+            self._plan_extends(builder, extends + admitted, forecast.spans, budget)
+        if not builder.requests and self.running:
+            # Every running request needs blocks and none can have any: the last in line gives way, the others go on.
+            self._give_way()
+            self._plan_batch(builder)
+
+    def _plan_suspect(self, builder: PlanBuilder) -> None:
+        """A step failed: its requests are run one at a time until each has shown that it is not the one."""
+        request = self._suspects[0]
+        while not builder.extend(request, self.config.max_batch_tokens, cut=True):
+            if not self.running:
+                self.finish(request, FinishReason.ERROR, error="out of KV blocks")
+                return
+            self._preempt(self._victim())
+
+    def _secure_decodes(self) -> bool:
+        """Preempt until every decode can have the block it needs, before any row is planned; True if any was preempted."""
+        preempted = False
+        while True:
+            needed = sum(
+                self.cache.missing_blocks(request.lease, request.num_tokens)
+                for request in self.running
+                if request.lease is not None and request.remaining == 1
+            )
+            if needed <= self.cache.available_blocks:
+                return preempted
+            self._give_way()
+            preempted = True
+
+    def _give_way(self) -> None:
+        """Blocks ran out: preempt one. A request that is alone and still finds none can never go on."""
+        victim = self._victim()
+        if len(self.running) == 1:
+            self.finish(victim, FinishReason.ERROR, error="out of KV blocks")
+        else:
+            self._preempt(victim)
+
+    def _victim(self) -> Request:
+        """Who gives way: the lowest priority, among equals the latest arrival."""
+        return max(self.running, key=lambda request: (-request.priority, request.order))
+
+    def _preempt(self, request: Request) -> None:
+        """Give a running request's private blocks back and queue it again; it keeps its tokens and re-emits nothing."""
+        self.running.remove(request)
+        self._release(request, keep_tail=False)
+        request.num_computed = 0
+        request.num_preemptions += 1
+        request.state = RequestState.WAITING
+        self.stats.preemptions += 1
+        self._admission.estimate.preempted()
+        self.waiting.add(request)
+
+    def _budget(self, builder: PlanBuilder, extends: list[Request]) -> int:
+        """Tokens left for requests that extend."""
+        left = self.config.max_batch_tokens - builder.num_tokens
+        target = self.config.itl_target_ms
+        if target is None or not builder.requests:
+            return left
+        work = sum(request.num_computed for request in builder.requests)
+        context = sum(request.num_computed for request in extends) / max(1, len(extends))
+        within = self.cost.tokens_within(target / 1000, builder.num_tokens, work, context, left)
+        # One block at least, or a target below what the decodes alone take would starve every prompt.
+        return max(within, min(left, self.cache.block_size))
+
+    def _admit(self, budget: int, extends: list[Request], forecast: StepForecast) -> list[Request]:
+        """Take requests from the queue that fit the rows, the budget and the pool, in the queue's order.
+
+        A request that does not fit the pool may be passed by ones that do, as far as the queue allows.
+        """
+        if self.config.batching == "static" and self.running:
+            return []
+        chunk = self.cache.block_size if self.config.chunked_prefill else self.config.max_batch_tokens
+        claimed = sum(min(request.remaining, chunk) for request in extends)
+        rows = self.config.max_running - len(self.running)
+        blocks = self._admission.free_blocks(self.running)
+        admitted: list[Request] = []
+        refused: list[Request] = []
+        while rows > 0 and claimed < budget and len(refused) < _MAX_REFUSED:
+            request = self.waiting.pop()
+            if request is None:
+                break
+            outlook = forecast.look(request)
+            samples = 1 if request.forked else request.sampling.n
+            needed = self._admission.blocks_needed(request, outlook)
+            alone = not self.running and not admitted
+            if samples > rows or (needed > blocks and not alone):
+                refused.append(request)
+                slacks = [slack for item in refused if (slack := self.waiting.slack(item)) is not None]
+                if slacks and min(slacks) < 1:
+                    break
+                continue
+            claim = request.num_tokens - outlook.start
+            if self.config.chunked_prefill:
+                claim = min(claim, chunk)
+            if claimed and claimed + claim > budget:
+                refused.append(request)
+                break
+            claimed += claim
+            rows -= samples
+            blocks -= needed
+            forecast.accept(request, outlook)
+            admitted.append(request)
+        for request in refused:
+            self.waiting.add(request)
+        return admitted
+
+    def _plan_extends(
+        self, builder: PlanBuilder, candidates: list[Request], spans: list[tuple[int, int]], budget: int
+    ) -> None:
+        cut = self.config.chunked_prefill
+        grants = [request.num_tokens for request in candidates]
+        if cut:
+            seniority = sorted(range(len(candidates)), key=lambda index: candidates[index].order)
+            grants = split_budget(spans, budget, self.cache.block_size, seniority)
+        surplus = 0
+        closed = False
+        for request, grant in zip(candidates, grants, strict=True):
+            planned = 0
+            if not (closed and request.state is RequestState.WAITING):
+                planned = builder.extend(request, grant + surplus, cut=cut)
+            if cut:
+                surplus += grant - planned
+            if request.state is RequestState.WAITING:
+                if planned:
+                    self._start(request)
+                else:
+                    # Nothing behind it may start in its place.
+                    closed = True
+                    self.waiting.add(request)
+
+    def _start(self, request: Request) -> None:
+        request.state = RequestState.RUNNING
+        self.running.append(request)
+
+    # ---------------------------------------------------------------- update
+
+    def update(self, plan: StepPlan, result: StepResult) -> None:
+        """Take a step's result in: commit its KV, append tokens, fork samples, end what is complete."""
+        assert plan.step == result.step and len(plan.rows) == len(result.rows), "the result belongs to the plan"
+        flight = self._in_flight.pop(plan.step)
+        self.cache.collect(plan.step)
+        if result.seconds > 0:
+            self.cost.observe(*step_work(plan), result.seconds)
+        for row, outcome, request in zip(plan.rows, result.rows, flight.requests, strict=True):
+            request.in_flight -= 1
+            if request.state is RequestState.FINISHED:
+                self._release(request)
+            elif outcome.error is not None:
+                self._fail_request(request, outcome.error)
+            else:
+                self._acquit(request)
+                self._take(request, row, outcome)
+
+    def _acquit(self, request: Request) -> None:
+        """A suspect ran alone and did not fail."""
+        if request in self._suspects:
+            self._suspects.remove(request)
+            request.state = RequestState.RUNNING
+            self.running.append(request)
+
+    def _take(self, request: Request, row: PlanRow, outcome: RowResult) -> None:
+        assert request.lease is not None, "a request in flight holds a lease"
+        self.cache.settle(request.lease, request.key, request.num_computed)
+        if outcome.prompt_logprobs:
+            request.group.prompt_logprobs += outcome.prompt_logprobs
+            request.logprob_next += len(outcome.prompt_logprobs)
+        if request.remaining:
+            return
+        if not request.forked:
+            self._fork(request, request.lease)
+        for index, sample in enumerate(request.group.samples if row.num_samples > 1 else [request]):
+            if outcome.token_ids:
+                self._draw(sample, outcome.token_ids[index], outcome.logprobs[index : index + 1])
+            else:
+                self.finish(sample, FinishReason.LENGTH)
+
+    def _fork(self, request: Request, lease: Lease) -> None:
+        """The prompt of ``n`` samples is computed: each goes on from it, with a lease of its own on all of it."""
+        request.forked = True
+        samples = [request, *(request.sample(index) for index in range(1, request.sampling.n))]
+        request.group.samples = samples
+        leases = self.cache.fork(lease, request.key, request.num_prompt, len(samples))
+        self.cache.discard(lease)
+        for sample, own in zip(samples, leases, strict=True):
+            sample.lease, sample.num_computed = own, own.leased_tokens
+        for sample in samples[1:]:
+            self.requests[sample.rid] = sample
+            self._start(sample)
+
+    def _draw(self, request: Request, token: int, logprobs: tuple[TokenLogprob, ...]) -> None:
+        """``token`` was drawn for ``request``."""
+        request.append(token)
+        self.stats.generated_tokens += 1
+        if request.first_token_at is None:
+            request.first_token_at = time.monotonic()
+        self._updates.append(Update(request, (token,), logprobs))
+        if token in request.sampling.stop_token_ids:
+            self.finish(request, FinishReason.STOP, token)
+        elif token in self._eos_ids and not request.sampling.ignore_eos:
+            self.finish(request, FinishReason.STOP)
+        elif request.num_output >= request.max_tokens:
+            self.finish(request, FinishReason.LENGTH)
+
+    # ---------------------------------------------------------------- failure
+
+    def fail(self, plan: StepPlan, error: BaseException) -> None:
+        """The forward pass of ``plan`` raised: take its counts back and run its requests one at a time.
+
+        Only a request that fails alone gets the error.
+        """
+        flight = self._in_flight.pop(plan.step)
+        self.stats.failed_steps += 1
+        for request, (cached, frontier) in reversed(list(zip(flight.requests, flight.before, strict=True))):
+            request.in_flight -= 1
+            request.group.cached_tokens, request.frontier = cached, frontier
+            assert request.lease is not None, "a request in flight holds a lease"
+            self.cache.discard(request.lease)
+            request.lease, request.num_computed = None, 0
+        self.cache.roll_back(plan.step)
+        alive = [request for request in flight.requests if request.state is not RequestState.FINISHED]
+        if len(flight.requests) == 1:
+            for request in alive:
+                self._fail_request(request, str(error))
+            return
+        for request in alive:
+            if request in self.running:
+                self.running.remove(request)
+            request.state = RequestState.WAITING
+        self._suspects.extend(sorted(alive, key=lambda request: request.order))
+
+    def _fail_request(self, request: Request, error: str) -> None:
+        """``request`` alone is at fault: it ends, and KV that only it vouches for leaves the cache."""
+        if request.lease is not None:
+            self.cache.disown(request.lease)
+            request.lease = None
+        self.finish(request, FinishReason.ERROR, error=error)

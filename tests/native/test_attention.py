@@ -1,0 +1,169 @@
+"""Chunk-grouped attention: against its definition, and its promise that company never shows in the bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radixserve.native.library import NativeLibrary
+from tests.native.paged import Request, Scene, Shape
+from tests.native.steps import ALL_ISAS, same_bits
+
+TOLERANCE = {torch.bfloat16: 0.02, torch.float32: 1e-5}
+
+shapes = st.builds(
+    Shape,
+    head_dim=st.sampled_from([16, 64, 80, 96, 128, 256]),
+    kv_heads=st.integers(1, 2),
+    group=st.sampled_from([1, 2, 3, 4, 5, 7, 8]),
+    block_size=st.sampled_from([16, 32, 48, 64]),
+    dtype=st.sampled_from([torch.bfloat16, torch.float32]),
+    window=st.none() | st.integers(1, 600),
+    softcap=st.sampled_from([0.0, 5.0]),
+)
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> Scene:
+    """A few requests that fork from one another: decodes, short extends, prefill chunks, lengths about chunk boundaries."""
+    scene = Scene(draw(shapes), num_blocks=220, seed=draw(st.integers(0, 1000)))
+    for index in range(draw(st.integers(1, 6))):
+        near = draw(st.sampled_from([16, 256, 512])) + draw(st.integers(-2, 2))
+        length = draw(st.just(near) | st.integers(1, 600))
+        queries = min(length, draw(st.sampled_from([1, 1, 1, 2, 16, 17, 40])))
+        parent = draw(st.none() | st.integers(0, index - 1)) if index else None
+        scene.add(length, queries, parent, draw(st.integers(0, 40)))
+    return scene
+
+
+@settings(deadline=None, max_examples=60)
+@given(scene=scenes(), isa=st.sampled_from(ALL_ISAS))
+def test_equals_its_definition(scene: Scene, isa: str) -> None:
+    library = NativeLibrary.load()
+    library.set_isa(isa)
+    q = scene.queries()
+    tolerance = TOLERANCE[scene.shape.dtype]
+    torch.testing.assert_close(scene.attend(library, q).double(), scene.expected(q), rtol=tolerance, atol=tolerance)
+
+
+@settings(deadline=None, max_examples=40)
+@given(scene=scenes(), isa=st.sampled_from(ALL_ISAS), data=st.data())
+def test_a_token_alone_has_the_bits_it_has_in_company(scene: Scene, isa: str, data: st.DataObject) -> None:
+    """One token as the only query of the only request equals the same token in the whole step, on one thread or two."""
+    library = NativeLibrary.load()
+    library.set_isa(isa)
+    library.set_threads(2)
+    q = scene.queries()
+    together = scene.attend(library, q)
+    library.set_threads(1)
+    assert same_bits(scene.attend(library, q), together)
+    library.set_threads(2)
+    row = 0
+    for request in scene.requests:
+        for offset in {0, request.queries - 1, data.draw(st.integers(0, request.queries - 1))}:
+            length = request.length - request.queries + offset + 1
+            table = request.table[: -(-length // scene.shape.block_size)]
+            alone = scene.attend(library, q[row + offset : row + offset + 1], [Request(table, length, 1)])
+            assert same_bits(alone[0], together[row + offset]), (request, offset)
+        row += request.queries
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("window", [None, 100])
+def test_any_cut_of_a_prompt_gives_the_bits_of_the_whole(
+    library: NativeLibrary, dtype: torch.dtype, window: int | None
+) -> None:
+    scene = Scene(Shape(head_dim=32, kv_heads=1, dtype=dtype, window=window), num_blocks=40)
+    request = scene.add(530, 530)
+    q = scene.queries()
+    whole = scene.attend(library, q)
+    for step in (1, 7, 16, 17, 64, 256, 300):
+        for start in range(0, 530, step) if step > 10 else range(240, 275, step):
+            end = min(530, start + step)
+            part = scene.attend(library, q[start:end], [Request(request.table, end, end - start)])
+            assert same_bits(part, whole[start:end]), (step, start)
+
+
+def test_blocks_that_were_not_written_are_not_read(library: NativeLibrary) -> None:
+    """Free blocks and the places behind a request's last token hold NaN in every scene; none may come through."""
+    scene = Scene(Shape(head_dim=64), num_blocks=30)
+    for length in (1, 15, 16, 17, 255):
+        scene.add(length, 1)
+    assert scene.attend(library, scene.queries()).isfinite().all()
+
+
+def test_blocks_below_the_window_are_not_read(library: NativeLibrary) -> None:
+    scene = Scene(Shape(head_dim=64, window=40), num_blocks=60)
+    request = scene.add(400, 1)
+    for position in range(0, 352):
+        scene.v[scene.slot(request, position)] = float("nan")
+    request.table[:22] = [-(2**20)] * 22
+    assert scene.attend(library, scene.queries()).isfinite().all()
+
+
+def test_large_scores_do_not_overflow(library: NativeLibrary) -> None:
+    scene = Scene(Shape(head_dim=64), num_blocks=30)
+    scene.add(300, 1)
+    q = scene.queries(spread=1000)
+    torch.testing.assert_close(scene.attend(library, q).double(), scene.expected(q), rtol=0.02, atol=0.02)
+
+
+def test_a_request_that_is_not_finite_stays_alone(library: NativeLibrary) -> None:
+    scene = Scene(Shape(head_dim=64), num_blocks=60)
+    scene.add(100, 1)
+    scene.add(120, 1, parent=0, shared_blocks=5)
+    q = scene.queries()
+    clean = scene.attend(library, q)
+    scene.v[scene.slot(scene.requests[1], 110)] = float("inf")
+    dirty = scene.attend(library, q)
+    assert same_bits(dirty[0], clean[0])
+    assert not dirty[1].isfinite().all()
+
+
+def block_bytes(shape: Shape) -> int:
+    return 2 * shape.block_size * shape.kv_heads * shape.head_dim * shape.dtype.itemsize
+
+
+def traffic(library: NativeLibrary, scene: Scene) -> tuple[int, int]:
+    """Blocks read and asked for in one call."""
+    library.reset_counters()
+    scene.attend(library, scene.queries())
+    counted = library.kv_traffic()
+    size = block_bytes(scene.shape)
+    assert counted.read % size == counted.asked % size == 0
+    return counted.read // size, counted.asked // size
+
+
+def test_a_shared_prefix_is_read_once(library: NativeLibrary) -> None:
+    """Sixteen decodes over 62 shared blocks (992 tokens) with 3 own each."""
+    scene = Scene(Shape(), num_blocks=120)
+    scene.add(1032, 1)
+    for _ in range(15):
+        scene.add(1032, 1, parent=0, shared_blocks=62)
+    assert traffic(library, scene) == (62 + 16 * 3, 16 * 65)
+
+
+def test_a_tree_is_read_once_at_every_level(library: NativeLibrary) -> None:
+    """A root of 20 blocks, two branches of 10, two leaves each of 2: 20 + 2 * 10 + 4 * 2 blocks."""
+    scene = Scene(Shape(), num_blocks=60)
+    scene.add(32 * 16, 1)
+    scene.add(32 * 16, 1, parent=0, shared_blocks=30)
+    scene.add(32 * 16, 1, parent=0, shared_blocks=20)
+    scene.add(32 * 16, 1, parent=2, shared_blocks=30)
+    assert traffic(library, scene) == (20 + 2 * 10 + 4 * 2, 4 * 32)
+
+
+def test_a_request_that_ends_where_another_goes_on_shares_too(library: NativeLibrary) -> None:
+    scene = Scene(Shape(), num_blocks=60)
+    scene.add(20 * 16, 1)
+    scene.add(30 * 16, 1, parent=0, shared_blocks=20)
+    assert traffic(library, scene) == (30, 50)
+
+
+def test_nothing_shared_is_read_for_each(library: NativeLibrary) -> None:
+    scene = Scene(Shape(), num_blocks=60)
+    for _ in range(3):
+        scene.add(17 * 16, 1)
+    assert traffic(library, scene) == (51, 51)
