@@ -1,7 +1,7 @@
 """Frozen configuration, one object a part; ``resolve()`` returns a new object with the model's facts filled in.
 
-Every option of `EngineConfig` and its parts has one name, the same as keyword of ``Engine(...)``, as command-line flag and in
-files; `EngineConfig.from_options` maps the flat names to the parts and refuses unknown ones.
+Every option of `EngineConfig` and its parts has one name, the same as keyword of ``Engine(...)``, as command-line
+flag and in files; `EngineConfig.from_options` maps the flat names to the parts and refuses unknown ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from radixserve.errors import ConfigError
 class ModelOptions:
     """Which model, and in what arithmetic.
 
-    ``model``: ``smollm2``, a ``.gguf`` file, a Hugging Face directory or a hub id. ``dtype``: of weights, activations and KV.
+    ``model``: ``smollm2``, a ``.gguf`` file, a Hugging Face directory or a hub id. ``dtype``: of weights,
+    activations and KV.
     ``context_length``: lowers the model's own limit (tokens). ``attention``: the attention backend. ``threads``: of the
     forward pass (0 takes the cores this process may use).
     """
@@ -37,9 +38,10 @@ class ModelOptions:
 class CacheConfig:
     """The KV pool and the radix tree over it.
 
-    ``block_size``: tokens a block. ``num_blocks``: size of the pool (None derives it from ``kv_memory_mb``, and that from free
-    memory). ``prefix_cache``: ``on``; ``off`` shares nothing between requests; ``force_miss`` keeps the tree but never
-    hits (what the tree costs). ``ghost_tokens``: how many evicted tokens are remembered to explain misses.
+    ``block_size``: tokens a block. ``num_blocks``: size of the pool (None derives it from ``kv_memory_mb``, and that
+    from free memory). ``prefix_cache``: ``on``; ``off`` shares nothing between requests; ``force_miss`` keeps the
+    tree but never hits (what the tree costs). ``ghost_tokens``: how many evicted tokens are remembered to explain
+    misses.
     """
 
     block_size: int = 16
@@ -55,9 +57,11 @@ class CacheConfig:
 class SchedulerConfig:
     """What goes into a step.
 
-    ``max_batch_tokens``: token budget of a step. ``max_running``: rows of a step. ``policy``: order of the waiting queue.
-    ``age_weight``: tokens of prefix match that one arrival's seniority is worth (lpm). ``batching=static`` admits only into an empty
-    batch, ``chunked_prefill=False`` runs whole prompts: the baselines. ``admission=reserve_max`` reserves all of ``max_tokens``;
+    ``max_batch_tokens``: token budget of a step. ``max_running``: rows of a step. ``policy``: order of the waiting
+    queue.
+    ``age_weight``: tokens of prefix match that one arrival's seniority is worth (lpm). ``batching=static`` admits
+    only into an empty batch, ``chunked_prefill=False`` runs whole prompts: the baselines. ``admission=reserve_max``
+    reserves all of ``max_tokens``;
     ``adaptive`` an estimate. ``watermark``: share of the pool admission leaves free. ``itl_target_ms``: bounds a step's
     predicted time.
     """

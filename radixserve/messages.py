@@ -47,7 +47,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ``n``: parallel samples from one prefill.
     ``logprobs``: None off, k the chosen token and the k most likely. ``prompt_logprobs``: the same for prompt tokens
     from position ``logprob_start`` on (position 0 has none).
-    ``logprobs_mode``: ``raw`` is the model's log-softmax; ``processed`` is after penalties, bias, temperature and filters.
+    ``logprobs_mode``: ``raw`` is the model's log-softmax; ``processed`` is after penalties, bias, temperature and
+    filters.
     """
 
     max_tokens: int | None = None
@@ -114,7 +115,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             if not text:
                 raise InvalidRequest("stop", "a stop string must not be empty")
             if len(text) > MAX_STOP_LENGTH:
-                raise InvalidRequest("stop", f"a stop string has {len(text)} characters, at most {MAX_STOP_LENGTH} are taken")
+                raise InvalidRequest(
+                    "stop", f"a stop string has {len(text)} characters, at most {MAX_STOP_LENGTH} are taken"
+                )
         if not isinstance(self.stop_token_ids, (tuple, list)):
             raise InvalidRequest("stop_token_ids", "must be a sequence of token ids", "invalid_type")
         if len(self.stop_token_ids) > MAX_STOP_TOKENS:
@@ -164,7 +167,9 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Timings(msgspec.Struct, kw_only=True):
-    """Wall times of one request in seconds since it was queued, and the engine steps it waited before its first token."""
+    """Wall times of one request in seconds since it was queued, and the engine steps it waited before its first
+    token.
+    """
 
     queued_s: float = 0.0
     first_token_s: float | None = None
@@ -183,6 +188,33 @@ class SampleOutput(msgspec.Struct, kw_only=True):
     stop_reason: str | int | None = None
     logprobs: list[TokenLogprob] | None = None
     error: str | None = None
+
+
+MissReason = Literal["never_seen", "diverged", "evicted", "namespace", "capped", "pending_failed", "disabled"]
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why a prompt hits ``cached_tokens`` and not more.
+
+    ``position``: first token that is not served from the cache; ``text``: what the prompt says there. ``detail``:
+    the circumstances in words.
+
+    * ``never_seen``: what is held ends at ``position``, nothing continues it;
+    * ``diverged``: what is held goes on with other tokens at ``position``;
+    * ``evicted``: the tokens from ``position`` on were held once; ``detail`` says when they went and under what
+      pressure;
+    * ``pending_failed``: they were about to be held, but the forward pass that computed them failed;
+    * ``capped``: more is held, but must be computed again (``detail`` says why);
+    * ``namespace``: another namespace holds more (told to the operator only);
+    * ``disabled``: the prefix cache is off.
+    """
+
+    reason: MissReason
+    position: int
+    cached_tokens: int
+    prompt_tokens: int
+    detail: str
+    text: str | None = None
 
 
 class GenerationOutput(msgspec.Struct, kw_only=True):
@@ -206,3 +238,30 @@ class GenerationOutput(msgspec.Struct, kw_only=True):
     timings: Timings = msgspec.field(default_factory=Timings)
     samples: list[SampleOutput] = []
     error: str | None = None
+    explanation: Explanation | None = None
+
+
+class GenerationChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of sample ``index`` of prompt ``prompt_index``.
+
+    ``text`` may lag behind ``token_ids`` (an incomplete character, what could become a stop string).
+    ``finish_reason`` comes once per sample, with its last piece; ``output`` with the last piece of the prompt.
+    """
+
+    rid: str
+    index: int
+    prompt_index: int = 0
+    text: str = ""
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprob] = []
+    finish_reason: FinishReason | None = None
+    output: GenerationOutput | None = None
+
+
+class ScoreOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """Log-probabilities of one continuation after a prompt; ``total`` is their sum."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    total: float
+    cached_tokens: int

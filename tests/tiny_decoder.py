@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from radixserve.messages import SamplingParams
 from radixserve.model.config import Architecture, ModelConfig
 from radixserve.model.generation_config import GenerationDefaults
+from radixserve.runtime.forward_batch import ForwardBatch
 from radixserve.runtime.model_runner import ModelRunner
 from radixserve.scheduler.plan import PlanRow, StepPlan
 
@@ -26,9 +29,9 @@ class TinyDecoder:
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
 
 
-def tiny_config(architecture: Architecture, **changes: object) -> ModelConfig:
+def tiny_config(architecture: Architecture, **changes: Any) -> ModelConfig:
     """Odd, small sizes, with what is special to the architecture switched on."""
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "architecture": architecture,
         "vocab_size": 131,
         "hidden_size": 48,
@@ -43,11 +46,11 @@ def tiny_config(architecture: Architecture, **changes: object) -> ModelConfig:
         "qk_norm": architecture == "qwen3",
         "sliding_window": 37 if architecture == "mistral" else None,
     }
-    return ModelConfig(**{**values, **changes})  # type: ignore[arg-type]
+    return ModelConfig(**{**values, **changes})
 
 
 def tiny_decoder(
-    architecture: Architecture = "llama", dtype: torch.dtype = torch.float32, seed: int = 0, **changes: object
+    architecture: Architecture = "llama", dtype: torch.dtype = torch.float32, seed: int = 0, **changes: Any
 ) -> TinyDecoder:
     """Seeded random weights, scaled so that attention and logits are far from uniform."""
     config = tiny_config(architecture, **changes)
@@ -90,8 +93,8 @@ def tiny_decoder(
 
 
 def plan_row(
-    tokens: Sequence[int],
-    table: Sequence[int],
+    tokens: npt.ArrayLike,
+    table: npt.ArrayLike,
     *,
     start: int = 0,
     rid: str = "r",
@@ -99,14 +102,15 @@ def plan_row(
     num_samples: int = 1,
 ) -> PlanRow:
     """A greedy row. ``score``: the tokens that follow the row's, for whose logprobs it asks from its first position on."""
+    ids = np.array(tokens, np.int32)
     return PlanRow(
         rid=rid,
         start=start,
-        tokens=np.asarray(tokens, np.int32),
-        table=np.asarray(table, np.int32),
+        tokens=ids,
+        table=np.array(table, np.int32),
         sampling=SamplingParams(temperature=0.0, logprobs=3, prompt_logprobs=None if score is None else 3),
         seed=0,
-        num_prompt=start + len(tokens),
+        num_prompt=start + len(ids),
         num_samples=num_samples,
         prompt_logprob_start=start,
         prompt_logprob_targets=None if score is None else np.asarray(score, np.int32),
@@ -115,10 +119,8 @@ def plan_row(
 
 def all_logits(runner: ModelRunner, rows: Sequence[PlanRow]) -> list[torch.Tensor]:
     """Float32 logits [len(row.tokens), vocab] of every token of every row, from one forward pass; writes the runner's KV."""
-    from radixserve.runtime.forward_batch import ForwardBatch
-
     with torch.inference_mode():
         batch = ForwardBatch.from_plan(StepPlan(0, tuple(rows)), runner.kv.block_size)
         hidden = runner.decoder.forward(batch, runner.attention, runner.kv)
         logits = runner.decoder.logits(hidden)
-    return list(logits.split([len(row.tokens) for row in rows]))
+    return list(torch.split(logits, [len(row.tokens) for row in rows]))

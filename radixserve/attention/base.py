@@ -36,6 +36,6 @@ class AttentionBackend(Protocol):
         batch: ForwardBatch,
         kv: KVStore,
     ) -> torch.Tensor:
-        """Append ``k``, ``v`` [T, kv_heads, head_dim] (k already rotated) to the batch's slots of ``layer`` for all rows,
-        then return softmax(q kᵀ / sqrt(head_dim)) v as [T, heads, head_dim], causal by absolute position.
+        """Append ``k``, ``v`` [T, kv_heads, head_dim] (k already rotated) to the batch's slots of ``layer`` for all
+        rows, then return softmax(q kᵀ / sqrt(head_dim)) v as [T, heads, head_dim], causal by absolute position.
         """

@@ -1,18 +1,19 @@
 """How a step's attention is cut into work of fixed shape. Host side, numpy only.
 
-The chunk law: keys are reduced over chunks of a fixed number of tokens that begin at multiples of that number in *absolute
-position*, whole chunks always, and each query row's partial results are merged in ascending order of chunk. What a
-(query row, chunk) pair contributes then depends on nothing else, so a row's bits cannot depend on how its prompt was
-chunked, on where a cache hit ended, or on its batch mates::
+The chunk law: keys are reduced over chunks of a fixed number of tokens that begin at multiples of that number in
+*absolute position*, whole chunks always, and each query row's partial results are merged in ascending order of chunk.
+What a (query row, chunk) pair contributes then depends on nothing else, so a row's bits cannot depend on how its prompt
+was chunked, on where a cache hit ended, or on its batch mates::
 
     positions     0        256       512       768
     chunks        |---c0----|---c1----|---c2----|
     tile (5 queries at 600..604)                  c0 full   c1 full   c2 partial: keys after a query and
     sees              xxxxxxxxxxxxxxxxxxxxx..                         slots not written are masked
 
-Queries are gathered into *tiles* of a few fixed row counts (heads of one KV group count as rows). A pair (tile, chunk) is an
-*entry*. Entries whose queries all see the whole chunk need no mask; they are consecutive for a tile, so a tile's entries
-fall into three phases that are run one after the other: *head* (cut by a sliding window), *full*, *tail* (cut by causality).
+Queries are gathered into *tiles* of a few fixed row counts (heads of one KV group count as rows). A pair (tile, chunk)
+is an *entry*. Entries whose queries all see the whole chunk need no mask; they are consecutive for a tile, so its
+entries fall into three phases, run one after the other: *head* (cut by a sliding window), *full*, *tail* (cut by
+causality).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """``rows``: query rows of a tile, padding included. ``group``: query heads per KV head, so ``tokens`` fit. ``chunk``: keys."""
+    """``rows``: query rows of a tile, padding included. ``group``: query heads per KV head. ``chunk``: keys of a chunk."""
 
     rows: int
     group: int
@@ -67,8 +68,8 @@ class Tiles:
 class Entries:
     """A run of (tile, chunk) pairs, all full or all partial.
 
-    ``segments``: bounds [s + 1] of stretches that name each tile at most once; merging stretch by stretch keeps each tile's
-    chunks in ascending order.
+    ``segments``: bounds [s + 1] of stretches that name each tile at most once; merging stretch by stretch keeps each
+    tile's chunks in ascending order.
     """
 
     tile: Int64Array
@@ -153,8 +154,8 @@ def visible_keys(tiles: Tiles, entries: Entries, window: int | None) -> BoolArra
 def chunk_blocks(batch: ForwardBatch, tiles: Tiles, entries: Entries) -> tuple[Int64Array, Int64Array]:
     """Where each entry's keys are, and which of them do not exist.
 
-    Returns block ids [entries, chunk / block_size] (beyond a block table: 0) and the flat indices into [entries, chunk] of
-    the keys at or after the end of the row: slots that hold garbage, NaN perhaps.
+    Returns block ids [entries, chunk / block_size] (beyond a block table: 0) and the flat indices into [entries, chunk]
+    of the keys at or after the end of the row: slots that hold garbage, NaN perhaps.
     """
     chunk = tiles.shape.chunk
     per_chunk = chunk // batch.block_size

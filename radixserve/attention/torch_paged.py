@@ -1,16 +1,17 @@
 """Paged attention on torch's CPU flash kernel, under the chunk law of `radixserve.attention.tiling`.
 
-Each entry (tile of query rows, chunk of keys) is one batch element of a flash call of fixed shape (Dao et al. 2022, section
-3.1), which gives the chunk's softmax output and its log-sum-exp. The partial results of a row are merged in ascending
-order of chunk with the running maximum of Milakov and Gimelshein 2018. The kernel runs a batch element on one thread, so its bits
-depend neither on the number of elements nor on the threads; that they do not depend on the tile's row count either
-holds for some row counts only, which is why `usable_rows` tries them. Scores, softmax and sums are float32; in bf16 the
-kernel rounds probabilities and each chunk's output to bf16.
+Each entry (tile of query rows, chunk of keys) is one batch element of a flash call of fixed shape (Dao et al. 2022,
+section 3.1), which gives the chunk's softmax output and its log-sum-exp. The partial results of a row are merged in
+ascending order of chunk with the running maximum of Milakov and Gimelshein 2018. The kernel runs a batch element on one
+thread, so its bits depend neither on the number of elements nor on the threads; that they do not depend on the tile's
+row count either holds for some row counts only, which is why `usable_rows` tries them. Scores, softmax and sums are
+float32; in bf16 the kernel rounds probabilities and each chunk's output to bf16.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,10 +35,12 @@ UNSEEN = -1e30  # stands for -inf where a difference of two must not be NaN
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wave:
-    """One flash call. ``tile`` [E]: the entries' tiles, None where it is all tiles in order. ``blocks`` [E * chunk / block_size].
+    """One flash call over E entries.
 
-    ``missing``: flat indices into [E * chunk] of keys that do not exist. ``mask`` float32 [E or 1, 1, rows, chunk]: 0 or -inf.
-    ``blind`` bool [E, 1, rows]: rows that see no key. ``segments``: stretches of entries, each with the tiles it merges into.
+    ``tile`` [E]: the entries' tiles, None where it is all tiles in order. ``blocks`` [E * chunk / block_size].
+    ``missing``: flat indices into [E * chunk] of keys that do not exist, None where all do.
+    ``mask`` float32 [E or 1, 1, rows, chunk]: 0 or -inf. ``blind`` bool [E, 1, rows]: rows that see no key.
+    ``segments``: stretches of entries (begin, end), each with the tiles it merges into.
     """
 
     tile: torch.Tensor | None
@@ -52,8 +55,9 @@ class Wave:
 class TileGroup:
     """All tiles of one shape, and their waves in order.
 
-    ``gather`` int64 [n * shape.tokens]: token of the batch for each place of each tile (padding repeats the tile's first).
-    ``places`` and ``tokens``: the places that are not padding, and the tokens they hold. ``identity``: each tile has one entry.
+    ``gather`` int64 [n * shape.tokens]: token of the batch for each place of each tile (padding repeats the first).
+    ``places`` and ``tokens``: the places that are not padding, and the tokens they hold. ``identity``: each tile has one
+    entry, so there is nothing to merge.
     """
 
     shape: TileShape
@@ -86,6 +90,7 @@ class TorchPagedAttention:
 
     @staticmethod
     def supports(model: ModelConfig, device: str, dtype: torch.dtype) -> list[str]:
+        """Any model in bf16 or float32 on the CPU."""
         reasons = []
         if device != "cpu":
             reasons.append(f"torch_paged runs on the CPU, not on {device}")
@@ -96,6 +101,7 @@ class TorchPagedAttention:
         return reasons
 
     def plan(self, batch: ForwardBatch) -> None:
+        """Cut the batch into tiles and entries, once for each window that some layer has."""
         all_tiles = cut_tiles(batch, self._shapes)
         self._groups = {
             window: [self._plan_group(batch, tiles, window) for tiles in all_tiles]
@@ -111,6 +117,7 @@ class TorchPagedAttention:
         batch: ForwardBatch,
         kv: KVStore,
     ) -> torch.Tensor:
+        """Write K and V, then attend tile by tile; the result is a new tensor."""
         kv.write(layer, batch.slots, k, v)
         keys, values = kv.keys(layer), kv.values(layer)
         attended = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -122,29 +129,36 @@ class TorchPagedAttention:
     def _attend(self, group: TileGroup, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Attention of one group's tiles: [n * shape.tokens, heads, head_dim], padding places included."""
         queries = self._tile_queries(group, q)
-        state: RunningSoftmax | None = None
-        out = queries
-        for wave in group.waves:
-            entry_queries = queries if wave.tile is None else queries.index_select(0, wave.tile)
-            wave_keys = self._gather(keys, wave)
-            wave_values = self._gather(values, wave)
-            out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                entry_queries, wave_keys, wave_values, 0.0, False, attn_mask=wave.mask, scale=self._scale
-            )
-            if group.identity:
-                break
-            if wave.blind is not None:
-                lse = lse.masked_fill(wave.blind, UNSEEN)
-            if state is None:
-                state = RunningSoftmax(queries)
-            for begin, end, tiles in wave.segments:
-                state.merge(tiles, out[begin:end], lse[begin:end])
-        if state is not None:
+        if group.identity:
+            out, _ = self._flash(queries, group.waves[0], keys, values)
+        else:
+            state = RunningSoftmax(queries)
+            for wave in group.waves:
+                partial, lse = self._flash(queries, wave, keys, values)
+                for begin, end, tiles in wave.segments:
+                    state.merge(tiles, partial[begin:end], lse[begin:end])
             out = state.result()
         shape, config = group.shape, self._config
         kept = out[:, :, : shape.tokens * shape.group].to(q.dtype)
         heads = kept.reshape(group.num_tiles, config.num_kv_heads, shape.tokens, shape.group, config.head_dim)
         return heads.transpose(1, 2).reshape(-1, config.num_heads, config.head_dim)
+
+    def _flash(
+        self, queries: torch.Tensor, wave: Wave, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Partial results of a wave: [E, kv_heads, rows, head_dim] and their log-sum-exp, `UNSEEN` for blind rows."""
+        if wave.tile is not None:
+            queries = queries.index_select(0, wave.tile)
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            queries,
+            self._gather(keys, wave),
+            self._gather(values, wave),
+            0.0,
+            False,
+            attn_mask=wave.mask,
+            scale=self._scale,
+        )
+        return out, lse if wave.blind is None else lse.masked_fill(wave.blind, UNSEEN)
 
     def _tile_queries(self, group: TileGroup, q: torch.Tensor) -> torch.Tensor:
         """Queries by tile and KV head: [n, kv_heads, rows, head_dim], padding rows zero."""
@@ -159,7 +173,10 @@ class TorchPagedAttention:
         return queries
 
     def _gather(self, store: torch.Tensor, wave: Wave) -> torch.Tensor:
-        """The chunks of a wave, [E, kv_heads, chunk, head_dim] (strided), slots without a token zeroed: 0 * NaN is NaN."""
+        """The chunks of a wave, [E, kv_heads, chunk, head_dim] (strided).
+
+        Slots without a token are zeroed: they may hold NaN, and 0 * NaN is NaN.
+        """
         config = self._config
         chunks = store.index_select(0, wave.blocks).view(-1, config.num_kv_heads * config.head_dim)
         if wave.missing is not None:
@@ -203,17 +220,16 @@ class TorchPagedAttention:
             mask=mask,
             blind=blind,
             segments=tuple(
-                (begin, end, _tiles_or_all(entries.tile[begin:end], tiles))
-                for begin, end in zip(bounds, bounds[1:], strict=False)
+                (begin, end, _tiles_or_all(entries.tile[begin:end], tiles)) for begin, end in itertools.pairwise(bounds)
             ),
         )
 
 
 class RunningSoftmax:
-    """Merges partial attention results of tiles: maximum m, sum l and accumulator acc of every query row, in float32.
+    """Merges partial attention results of tiles: maximum, sum and accumulator of every query row, in float32.
 
-    A partial result whose log-sum-exp is `UNSEEN` leaves a row's bits alone, so it does not matter whether a chunk that a row
-    cannot see was skipped or computed. Every operation is rounded by itself; ``exp`` has the same bits at every
+    A partial result whose log-sum-exp is `UNSEEN` leaves a row's bits alone, so it does not matter whether a chunk that
+    a row cannot see was skipped or computed. Every operation is rounded by itself; ``exp`` has the same bits at every
     place of a tensor.
     """
 
@@ -224,7 +240,7 @@ class RunningSoftmax:
         self._acc = torch.zeros(queries.shape)
 
     def merge(self, tiles: torch.Tensor | None, out: torch.Tensor, lse: torch.Tensor) -> None:
-        """Add ``out`` [s, kv_heads, rows, head_dim] and ``lse`` [s, kv_heads, rows] to ``tiles`` (None: all, in order)."""
+        """Add ``out`` [s, kv_heads, rows, head_dim] and ``lse`` [s, kv_heads, rows] to ``tiles`` (None: all)."""
         if tiles is None:
             self._max, self._sum, self._acc = self._merged(self._max, self._sum, self._acc, out, lse)
             return

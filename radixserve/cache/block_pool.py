@@ -12,7 +12,8 @@ A block is in exactly one state, and every transition is checked::
                                        ▲
                                        └── PRIVATE
 
-So ``free + tree + private + retired == total`` holds by construction, and a block freed twice is caught where it happens.
+So ``free + tree + private + retired == total`` holds by construction, and a block freed twice is caught where it
+happens.
 """
 
 from __future__ import annotations

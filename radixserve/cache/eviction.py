@@ -1,7 +1,8 @@
 """Which unlocked leaf goes first: small policy objects, and the lazy heap that keeps their order.
 
-A policy maps a node to a sortable key, the smallest going first. Keys change only when a node is unlocked or becomes a leaf, and then
-it is pushed anew; entries whose key is out of date are dropped when they surface. So neither a touch nor an eviction ever walks the tree.
+A policy maps a node to a sortable key, the smallest going first. Keys change only when a node is unlocked or becomes
+a leaf, and then it is pushed anew; entries whose key is out of date are dropped when they surface. So neither a
+touch nor an eviction ever walks the tree.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ def eviction_policy(name: Literal["lru", "lfu"]) -> EvictionPolicy:
 
 
 class EvictionHeap:
-    """Candidates for eviction; ``push`` and ``pop`` are O(log n), stale entries are swept when they outnumber live ones."""
+    """Candidates for eviction.
+
+    ``push`` and ``pop`` are O(log n), stale entries are swept when they outnumber live ones.
+    """
 
     _SWEEP_AT = 1024
 

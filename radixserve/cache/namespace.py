@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Namespace:
     """Part of every cache key: prefixes are shared inside one namespace only.
 
-    ``model``: fingerprint of weights and tokenizer. ``adapter``: name of an adapter or empty. ``salt``: separates tenants; the empty salt is
-    public: prefixes stored under it are seen by every salt of the same model and adapter.
+    ``model``: fingerprint of weights and tokenizer. ``adapter``: name of an adapter or empty. ``salt``: separates
+    tenants; the empty salt is public: prefixes stored under it are seen by every salt of the same model and adapter.
     """
 
     model: str

@@ -9,8 +9,9 @@ Who owns which part of a request's block table at any time::
     blocks      the tree's, locked by the    private to the lease; the last one may be part-filled
                 lease through ``node``
 
-``Lease.node`` always ends at a block boundary. A block becomes the tree's when a step that fills it is planned (`publish`, the node is
-pending) or, where the tree got the same tokens from somebody else, is swapped for the tree's block (`settle`).
+``Lease.node`` always ends at a block boundary. A block becomes the tree's when a step that fills it is planned
+(`publish`, the node is pending) or, where the tree got the same tokens from somebody else, is swapped for the tree's
+block (`settle`).
 """
 
 from __future__ import annotations
@@ -21,20 +22,24 @@ from dataclasses import dataclass, field
 
 from radixserve.cache.block_pool import BlockPool
 from radixserve.cache.eviction import eviction_policy
-from radixserve.cache.explain import Explanation, Ghost, GhostLog
+from radixserve.cache.ghosts import Ghost, GhostLog
 from radixserve.cache.namespace import Namespace
 from radixserve.cache.radix_tree import Eviction, Match, Node, RadixTree
 from radixserve.cache.recount import recount
 from radixserve.cache.token_key import Key, key_length, key_slice
 from radixserve.config import CacheConfig
 from radixserve.errors import CacheInconsistent, OutOfBlocks
+from radixserve.messages import Explanation
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """A committed block whose first ``length`` tokens a lease re-uses by copying; ``node`` stays locked until the copy's step is collected."""
+    """A committed block whose first ``length`` tokens a lease re-uses by copying.
+
+    ``node`` stays locked until the copy's step is collected.
+    """
 
     node: Node
     block: int
@@ -77,7 +82,8 @@ class CacheStats:
 class PrefixCache:
     """One radix tree and one block pool, kept consistent.
 
-    ``step`` numbers are the scheduler's. All token sequences are keys (`token_key`); all lengths are tokens unless named blocks.
+    ``step`` numbers are the scheduler's. All token sequences are keys (`token_key`); all lengths are tokens unless
+    named blocks.
     """
 
     def __init__(self, config: CacheConfig) -> None:
@@ -114,7 +120,10 @@ class PrefixCache:
     # ---------------------------------------------------------------- look
 
     def match(self, namespace: Namespace, key: Key, limit: int, start: Node | None = None) -> Match:
-        """Longest prefix of the first ``limit`` tokens that is held; read-only. ``start``: a node known to be on the path."""
+        """Longest prefix of the first ``limit`` tokens that is held; read-only. ``start``.
+
+        A node known to be on the path.
+        """
         root = self.tree.root(namespace.tree)
         if self.config.prefix_cache == "force_miss":
             return Match(root, 0)
@@ -220,7 +229,10 @@ class PrefixCache:
         return max(0, self.blocks_for(num_tokens) - len(lease.table))
 
     def extend(self, lease: Lease, num_tokens: int) -> None:
-        """Make the table cover ``num_tokens``, evicting as needed; raises `OutOfBlocks` and changes nothing if it cannot."""
+        """Make the table cover ``num_tokens``, evicting as needed.
+
+        Raises `OutOfBlocks` and changes nothing if it cannot.
+        """
         count = self.missing_blocks(lease, num_tokens)
         if count > self.available_blocks:
             raise OutOfBlocks(count, self.available_blocks)
@@ -249,7 +261,10 @@ class PrefixCache:
         self._insert(lease, key, num_tokens, step)
 
     def settle(self, lease: Lease, key: Key, num_computed: int) -> None:
-        """After a step was collected: all full blocks of the request are the tree's; duplicates are swapped for the tree's blocks."""
+        """After a step was collected: all full blocks of the request are the tree's.
+
+        Duplicates are swapped for the tree's blocks.
+        """
         full = num_computed // self.block_size * self.block_size
         while lease.node.end < full:
             start = lease.node.end
@@ -281,7 +296,10 @@ class PrefixCache:
             self._discard_tail(replaced)
 
     def release(self, lease: Lease, key: Key, num_computed: int, *, keep_tail: bool = True) -> None:
-        """End a lease whose first ``num_computed`` tokens are in place: they stay in the tree, everything else is given back."""
+        """End a lease whose first ``num_computed`` tokens are in place.
+
+        They stay in the tree, everything else is given back.
+        """
         self.settle(lease, key, num_computed)
         if keep_tail and self.config.prefix_cache != "off":
             self._store_tail(lease, key, num_computed)
@@ -389,7 +407,9 @@ class PrefixCache:
 
     # ---------------------------------------------------------------- account
 
-    def explain(self, namespace: Namespace, key: Key, *, limit: int | None = None, see_all: bool = False) -> Explanation:
+    def explain(
+        self, namespace: Namespace, key: Key, *, limit: int | None = None, see_all: bool = False
+    ) -> Explanation:
         """Why a prompt with these tokens would hit as much as it would, and not more.
 
         ``limit``: tokens that may be served from the cache, where the request itself restricts them (prompt logprobs).
@@ -413,7 +433,9 @@ class PrefixCache:
         if see_all and self._held_elsewhere(namespace, key) > match.total:
             return Explanation("namespace", cached, cached, total, "another namespace holds more of this prompt")
         if match.total and self._continues(match, namespace.salt):
-            return Explanation("diverged", cached, cached, total, f"what is cached goes on differently after {cached} tokens")
+            return Explanation(
+                "diverged", cached, cached, total, f"what is cached goes on differently after {cached} tokens"
+            )
         if cached:
             return Explanation("never_seen", cached, cached, total, f"nothing was cached beyond these {cached} tokens")
         return Explanation("never_seen", 0, 0, total, "no prompt that begins like this was cached")
@@ -443,7 +465,10 @@ class PrefixCache:
             raise CacheInconsistent(facts)
 
     def check_and_repair(self) -> bool:
-        """`check` for an idle engine (no leases): a violation is logged and repaired by starting afresh. True if all was well."""
+        """`check` for an idle engine (no leases): a violation is logged and repaired by starting afresh.
+
+        True if all was well.
+        """
         try:
             self.check()
         except CacheInconsistent as error:

@@ -7,11 +7,11 @@
 
 * An edge holds a whole number of blocks; a *tail* is a leaf whose single block is not full.
 * Splits happen at block boundaries only. A split keeps the lower part's identity, so leases on it stay right.
-* Children are kept in lexicographic order of (salt, first block): an exact child is a dictionary lookup, and the child that shares
-  most tokens inside a block is a neighbour of the insertion point.
+* Children are kept in lexicographic order of (salt, first block): an exact child is a dictionary lookup, and the
+  child that shares most tokens inside a block is a neighbour of the insertion point.
 * Siblings never extend one another: no tail is a proper prefix of a sibling.
-* A lock on a node is counted on its whole path, so an unlocked node has no locked descendant, and every block of an unlocked
-  node can be evicted.
+* A lock on a node is counted on its whole path, so an unlocked node has no locked descendant, and every block of an
+  unlocked node can be evicted.
 
 The tree knows no pool and no request: it is given block ids and gives them back.
 """
@@ -97,8 +97,10 @@ class Node:
 class Match:
     """The longest prefix found; nothing was changed.
 
-    ``node``: deepest node entered. ``length``: tokens matched in whole blocks (``node.start < length <= node.end``, or 0 at the root).
-    ``tail_node``, ``tail_block``, ``tail_length``: a committed block whose first ``tail_length`` tokens continue the match.
+    ``node``: deepest node entered. ``length``: tokens matched in whole blocks (``node.start < length <= node.end``,
+    or 0 at the root).
+    ``tail_node``, ``tail_block``, ``tail_length``: a committed block whose first ``tail_length`` tokens continue the
+    match.
     """
 
     node: Node
@@ -268,10 +270,15 @@ class RadixTree:
     # ---------------------------------------------------------------- grow
 
     def split(self, node: Node, length: int) -> Node:
-        """Cut ``node``'s edge ``length`` tokens from the root (a block boundary inside it); returns the new upper node."""
+        """Cut ``node``'s edge ``length`` tokens from the root (a block boundary inside it).
+
+        Returns the new upper node.
+        """
         offset = length - node.start
         count = offset // self.block_size
-        assert 0 < offset < node.length and offset % self.block_size == 0, "a split is inside an edge, at a block boundary"
+        assert 0 < offset < node.length and offset % self.block_size == 0, (
+            "a split is inside an edge, at a block boundary"
+        )
         assert node.parent is not None and node.parent.children is not None, "the root is never split"
         upper = Node(node.parent, node.salt, key_slice(node.data, 0, offset), node.blocks[:count], node.start)
         upper.lock, upper.pending = node.lock, node.pending
@@ -292,11 +299,12 @@ class RadixTree:
     def insert(
         self, parent: Node, salt: bytes, data: bytes, blocks: Sequence[int], *, pending: int = 0
     ) -> tuple[Node, Node | None]:
-        """A new leaf of whole blocks below ``parent``, on which a lease on ``parent`` moves down: it starts with one lock.
+        """A new leaf of whole blocks below ``parent``, on which a lease on ``parent`` moves down: it starts with one
+        lock.
 
-        No child may begin with its first block. A tail that is a proper prefix of it is replaced. ``pending``: the step that
-        will write the blocks, 0 if they are written. Returns the new node and the replaced tail, detached, whose block is the
-        caller's now.
+        No child may begin with its first block. A tail that is a proper prefix of it is replaced. ``pending``: the
+        step that will write the blocks, 0 if they are written. Returns the new node and the replaced tail, detached,
+        whose block is the caller's now.
         """
         replaced = None
         if parent.children:
@@ -315,7 +323,8 @@ class RadixTree:
     def insert_tail(self, parent: Node, salt: bytes, data: bytes, block: int) -> tuple[Node | None, Node | None]:
         """A new unlocked tail of fewer than ``block_size`` tokens below ``parent``.
 
-        Returns (new node, replaced tail); the new node is None, and ``block`` stays the caller's, if a sibling already holds these tokens.
+        Returns (new node, replaced tail); the new node is None, and ``block`` stays the caller's, if a sibling
+        already holds these tokens.
         """
         replaced = None
         if parent.children:
@@ -356,7 +365,10 @@ class RadixTree:
         return sorted(self._pending.get(step, ()), key=lambda node: node.start)
 
     def commit(self, step: int) -> None:
-        """The KV of all nodes pending on ``step`` is in place; chains that no lease or branch needs apart become one node."""
+        """The KV of all nodes pending on ``step`` is in place.
+
+        Chains that no lease or branch needs apart become one node.
+        """
         for node in self.pending(step):
             node.pending = 0
             self._absorb_parent(node)
@@ -425,7 +437,10 @@ class RadixTree:
     # ---------------------------------------------------------------- shrink
 
     def evict(self, count: int) -> list[Eviction]:
-        """Give back at least ``count`` blocks if that many are unlocked, whole leaves' ends first; else all there are."""
+        """Give back at least ``count`` blocks if that many are unlocked, whole leaves' ends first.
+
+        Else all there are.
+        """
         evictions: list[Eviction] = []
         while count > 0:
             node = self._heap.pop()

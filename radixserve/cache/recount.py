@@ -130,8 +130,14 @@ def _check_sums(tree: RadixTree) -> list[str]:
         "num_blocks": (tree.num_blocks, sum(len(node.blocks) for node in nodes)),
         "evictable_blocks": (tree.evictable_blocks, sum(len(node.blocks) for node in nodes if node.lock == 0)),
     }
-    facts += [f"{name} is {booked}, {counted} by count" for name, (booked, counted) in sums.items() if booked != counted]
-    facts += [f"{_name(node)} can be evicted but is not queued for it" for node in nodes if node.evictable and node.heap_key is None]
+    facts += [
+        f"{name} is {booked}, {counted} by count" for name, (booked, counted) in sums.items() if booked != counted
+    ]
+    facts += [
+        f"{_name(node)} can be evicted but is not queued for it"
+        for node in nodes
+        if node.evictable and node.heap_key is None
+    ]
     return facts
 
 

@@ -1,7 +1,7 @@
 """Token sequences as bytes, the form in which the cache stores and compares them.
 
-A token id becomes four big-endian bytes, so ``bytes`` comparison is the lexicographic order of the token sequences, equality
-of long runs is one ``memcmp``, and a stored key can never be a view of a caller's array.
+A token id becomes four big-endian bytes, so ``bytes`` comparison is the lexicographic order of the token sequences,
+equality of long runs is one ``memcmp``, and a stored key can never be a view of a caller's array.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def key_slice(key: Key, start: int, end: int) -> bytes:
 def common_tokens(a: bytes, b: bytes) -> int:
     """Length in tokens of the longest common prefix of two keys.
 
-    The first differing bit of the two keys read as big-endian integers tells where they part: linear time, no loop in Python.
+    The first differing bit of the two keys read as big-endian integers tells where they part: linear time, no loop
+    in Python.
     """
     size = min(len(a), len(b))
     if len(a) != size:

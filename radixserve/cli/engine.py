@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from radixserve.messages import FinishReason, SampleOutput, SamplingParams, Timings
 
 if TYPE_CHECKING:
-    from radixserve.cache.explain import Explanation
+    from radixserve.messages import Explanation
 
 Message = dict[str, Any]
 

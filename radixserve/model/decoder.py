@@ -1,8 +1,8 @@
 """One decoder for Llama, Mistral, Qwen2 and Qwen3.
 
-They are the same pre-norm transformer (Touvron et al. 2023, section 2.2, with the grouped heads of Ainslie et al. 2023) and
-differ in biases (Qwen2), per-head norms of q and k (Qwen3), a sliding window (Mistral 7B, Jiang et al. 2023, section 2) and
-rotary scaling; all of it is data in `ModelConfig`, so there is no class per architecture.
+They are the same pre-norm transformer (Touvron et al. 2023, section 2.2, with the grouped heads of Ainslie et al. 2023)
+and differ in biases (Qwen2), per-head norms of q and k (Qwen3), a sliding window (Mistral 7B, Jiang et al. 2023, section
+2) and rotary scaling; all of it is data in `ModelConfig`, so there is no class per architecture.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ Weights = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """Packed weights of one layer. ``qkv`` gives q, k and v side by side; ``qk_norm`` is float32 [heads + kv_heads, head_dim]
-    or None."""
+    """Packed weights of one layer.
+
+    ``qkv`` gives q, k and v side by side; ``qk_norm`` is float32 [heads + kv_heads, head_dim] or None.
+    """
 
     attn_norm: torch.Tensor
     qkv: Linear
@@ -57,7 +59,10 @@ class Decoder:
         self.head = ops.head(weights["embed" if config.tied_head else "head"])
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend, kv: KVStore) -> torch.Tensor:
-        """Hidden states [T, hidden] after the last layer, before the final norm; K and V of the batch are in ``kv`` afterwards."""
+        """Hidden states [T, hidden] after the last layer, before the final norm.
+
+        K and V of the batch's tokens are in ``kv`` afterwards.
+        """
         config, ops = self.config, self.ops
         num_rotated = config.num_heads + config.num_kv_heads
         attention.plan(batch)

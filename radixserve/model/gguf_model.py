@@ -86,13 +86,17 @@ def read_config(file: GGUFFile) -> ModelConfig:
         )
     prefix = f"{architecture}."
     values = {key.removeprefix(prefix): value for key, value in file.metadata.items() if key.startswith(prefix)}
-    fields = Fields({key: _uniform(value, prefix + key, source) for key, value in values.items()}, f"{source}: {prefix}*")
+    fields = Fields(
+        {key: _uniform(value, prefix + key, source) for key, value in values.items()}, f"{source}: {prefix}*"
+    )
     for key in values:
         if key not in _READ_KEYS:
             raise UnknownArchitecture(f"{source}: {prefix}{key} = {fields.get(key)!r} is not implemented")
     for key in ("expert_count", "expert_used_count"):
         if fields.optional_integer(key, low=0):
-            raise UnknownArchitecture(f"{source}: {prefix}{key} = {fields.get(key)}: mixture of experts is not implemented")
+            raise UnknownArchitecture(
+                f"{source}: {prefix}{key} = {fields.get(key)}: mixture of experts is not implemented"
+            )
     heads, hidden = fields.integer("attention.head_count"), fields.integer("embedding_length")
     head_dim = _head_dim(fields, hidden, heads)
     context = fields.integer("context_length")
@@ -163,7 +167,9 @@ def _sliding_window(fields: Fields, architecture: str, context: int) -> int | No
     if not window or window >= context:
         return None
     if architecture != "llama":  # such a model uses it in some layers only, and the file does not say in which
-        raise UnknownArchitecture(f"{fields.source}: attention.sliding_window = {window} is not implemented for {architecture}")
+        raise UnknownArchitecture(
+            f"{fields.source}: attention.sliding_window = {window} is not implemented for {architecture}"
+        )
     return window
 
 
@@ -176,7 +182,9 @@ def _rope_scaling(file: GGUFFile, fields: Fields, head_dim: int) -> RopeScaling:
     if _ROPE_FACTORS not in file:
         return RopeScaling("linear", factor) if linear else RopeScaling()
     if linear:
-        raise UnknownArchitecture(f"{fields.source}: {_ROPE_FACTORS} together with rope.scaling.factor is not implemented")
+        raise UnknownArchitecture(
+            f"{fields.source}: {_ROPE_FACTORS} together with rope.scaling.factor is not implemented"
+        )
     tensor = file.tensor(_ROPE_FACTORS)
     check_shape((head_dim // 2,), tensor.shape, _ROPE_FACTORS, str(file.parts[0]))
     factors = tuple(tensor.dequantize().tolist())

@@ -77,7 +77,9 @@ def build_tokenizer(metadata: Metadata, source: str, *, vocab_size: int) -> Toke
     kind = metadata.typed("tokenizer.ggml.model", str)
     tokens = metadata.strings("tokenizer.ggml.tokens")
     if kind is None or tokens is None:
-        raise UnknownTokenizer(f"{source}: holds no tokenizer (tokenizer.ggml.model or tokenizer.ggml.tokens is missing)")
+        raise UnknownTokenizer(
+            f"{source}: holds no tokenizer (tokenizer.ggml.model or tokenizer.ggml.tokens is missing)"
+        )
     if len(set(tokens)) != len(tokens):
         raise ModelLoadError(f"{source}: tokenizer.ggml.tokens holds a token twice")
     types = metadata.numbers("tokenizer.ggml.token_type", len(tokens))

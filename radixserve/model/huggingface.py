@@ -112,7 +112,9 @@ def read_weights(
             view = readers[name].get_slice(own)
             if view.get_dtype() not in _READ_TYPES:
                 readable = ", ".join(_READ_TYPES)
-                raise UnknownTensorType(f"{source}: tensor {own} is of type {view.get_dtype()}; the types read are {readable}")
+                raise UnknownTensorType(
+                    f"{source}: tensor {own} is of type {view.get_dtype()}; the types read are {readable}"
+                )
             check_shape(shapes[name], view.get_shape(), own, source)
         weights: dict[str, torch.Tensor] = {}
         for name in shapes:

@@ -36,7 +36,9 @@ def load_tokenizer(directory: Path, *, vocab_size: int, eos_ids: tuple[int, ...]
     fields = Fields(read_json(config_path) if config_path.is_file() else {}, str(config_path))
     names = special_token_names(fields)
     # The named roles are special even where tokenizer.json does not flag them.
-    _flag_special(backend, [names[role] for role in ("bos_token", "eos_token", "pad_token", "unk_token") if role in names])
+    _flag_special(
+        backend, [names[role] for role in ("bos_token", "eos_token", "pad_token", "unk_token") if role in names]
+    )
     ids = {role: backend.token_to_id(name) for role, name in names.items()}
     eos = ids.get("eos_token")
     all_eos = tuple(dict.fromkeys([*eos_ids, *([eos] if eos is not None else [])]))
@@ -91,7 +93,9 @@ def _alphabet(description: dict[str, Any], source: str) -> Alphabet:
         return "byte_level"
     if "ByteFallback" in steps or "Metaspace" in steps:
         return "sentencepiece"
-    raise UnknownTokenizer(f"{source}: decoder is {steps or None}; implemented are ByteLevel, ByteFallback and Metaspace")
+    raise UnknownTokenizer(
+        f"{source}: decoder is {steps or None}; implemented are ByteLevel, ByteFallback and Metaspace"
+    )
 
 
 def _steps(part: Any, children: str) -> list[str]:
@@ -113,9 +117,7 @@ def _around(backend: tokenizers.Tokenizer, source: str) -> tuple[tuple[int, ...]
     raise UnknownTokenizer(f"{source}: post_processor changes a text instead of adding tokens around it")
 
 
-def _switched(
-    tokens: tuple[int, ...], token: int | None, fields: Fields, switch: str
-) -> tuple[int, ...]:
+def _switched(tokens: tuple[int, ...], token: int | None, fields: Fields, switch: str) -> tuple[int, ...]:
     """``tokens`` as the configuration's ``switch`` says: with ``token``, without it, or as they are if it says nothing."""
     if token is None or switch not in fields or fields.flag(switch, False) == (token in tokens):
         return tokens

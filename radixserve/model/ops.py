@@ -1,8 +1,8 @@
 """The seam between the decoder and the kernels that do its arithmetic.
 
 The decoder is written once against these protocols; an implementation packs the weights as it likes and fuses what it
-likes behind a handful of calls a layer. The law for all of them: **the bits of an output row depend on that row alone**, never
-on how many other rows are in the batch, on the row's place in it, or on the number of threads.
+likes behind a handful of calls a layer. The law for all of them: **the bits of an output row depend on that row alone**,
+never on how many other rows are in the batch, on the row's place in it, or on the number of threads.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Ops(Protocol):
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype | None = None
     ) -> torch.Tensor:
-        """RMSNorm of the last axis (Zhang and Sennrich 2019) in float32, returned in ``dtype`` (that of ``x`` by default)."""
+        """RMSNorm of the last axis (Zhang and Sennrich 2019) in float32, returned in ``dtype`` (by default that of x)."""
 
     def rope(
         self,
@@ -59,5 +59,7 @@ class Ops(Protocol):
         norm: torch.Tensor | None,
         eps: float,
     ) -> torch.Tensor:
-        """Rotate ``heads`` [T, n, head_dim] by ``cos``, ``sin`` (float32 [T, head_dim], see `RopeTable`), after an RMSNorm over
-        each head with its weight row in ``norm`` (float32 [n, head_dim]) where the model has one."""
+        """Rotate ``heads`` [T, n, head_dim] by ``cos`` and ``sin`` (float32 [T, head_dim], see `RopeTable`).
+
+        Before that comes an RMSNorm of each head with its row of ``norm`` (float32 [n, head_dim]), if the model has one.
+        """

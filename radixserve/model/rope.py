@@ -1,8 +1,8 @@
 """Rotary position embedding: frequencies, and the one table of cosines and sines that every path reads.
 
 Su et al. 2021, "RoFormer", section 3.2.2, in the half-rotation order: element i of a head turns together with element
-``i + head_dim / 2``. The table is computed in float64 and rounded once, always in whole blocks of positions, because an ulp
-of difference in a cosine is enough to move logits visibly.
+``i + head_dim / 2``. The table is computed in float64 and rounded once, always in whole blocks of positions, because an
+ulp of difference in a cosine is enough to move logits visibly.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ def inverse_frequencies(head_dim: int, theta: float, scaling: RopeScaling) -> Fl
 
 
 def _llama3(plain: Float64Array, scaling: RopeScaling) -> Float64Array:
-    """Llama 3.1: stretch wavelengths the original context cannot hold ``low_freq_factor`` times, keep those it holds more
-    than ``high_freq_factor`` times, and blend linearly (in turns per original context) between the two."""
+    """Llama 3.1's rule, in turns per original context: stretch what turns less than ``low_freq_factor`` times.
+
+    What turns more than ``high_freq_factor`` times is kept; between the two the blend is linear.
+    """
     turns = scaling.original_context * plain / (2 * math.pi)
     span = scaling.high_freq_factor - scaling.low_freq_factor
     keep = np.clip((turns - scaling.low_freq_factor) / span, 0.0, 1.0)
@@ -44,7 +46,7 @@ def _llama3(plain: Float64Array, scaling: RopeScaling) -> Float64Array:
 class RopeTable:
     """Cosines and signed sines by absolute position, grown on demand.
 
-    ``lookup(positions)`` returns two float32 [T, head_dim] tensors ``cos`` and ``sin`` such that the rotation of a head x is
+    ``lookup`` returns two float32 [T, head_dim] tensors ``cos`` and ``sin`` such that the rotation of a head x is
     ``x * cos + swap_halves(x) * sin``: the sine of the first half carries its minus sign.
     """
 

@@ -55,7 +55,9 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         roles = [special.bos_id, special.pad_id, *special.eos_ids]
         flagged = {token for token, item in added.items() if item.special}
-        self.special_ids = frozenset(token for token in flagged.union(roles) if token is not None and token < vocab_size)
+        self.special_ids = frozenset(
+            token for token in flagged.union(roles) if token is not None and token < vocab_size
+        )
         # The same tokenizer that reads special tokens in a text as the plain text they are. A second object, because the
         # setting belongs to the object and a request must not change it under another one.
         self._plain = _unbounded(tokenizers.Tokenizer.from_str(backend.to_str()))

@@ -2,12 +2,13 @@
 
 What was measured about bits, and decides what is used here (torch 2.13, AVX-512 with bf16):
 
-- oneDNN's prepacked linear gives a row the same bits at every batch size, its epilogues (silu, multiply, add) included,
-  except a single row in float32 with a long K; `row_floor` looks for such sizes and pads them away.
-- torch's plain float32 linear does not (1, 2, 3, 5, 6, 7, ... rows differ from many), so it is only used, padded, where oneDNN is missing.
-- ``torch.nn.functional.silu`` rounds an element differently in the vector loop and in its tail, so silu is an epilogue of
-  the GEMM, or composed of ``exp`` (which does not) and exactly rounded operations. For the same reason nothing here uses a
-  compound element-wise operation (addcmul, lerp) whose contraction could differ between the two loops.
+- oneDNN's prepacked linear gives a row the same bits at every batch size, its epilogues (silu, multiply, add)
+  included, except a single row in float32 with a long K; `row_floor` looks for such sizes and pads them away.
+- torch's plain float32 linear does not (1, 2, 3, 5, 6, 7, ... rows differ from many), so it is only used, padded,
+  where oneDNN is missing.
+- ``torch.nn.functional.silu`` rounds an element differently in the vector loop and in its tail, so silu is an epilogue
+  of the GEMM, or composed of ``exp`` (which does not) and exactly rounded operations. For the same reason nothing here
+  uses a compound element-wise operation (addcmul, lerp) whose contraction could differ between the two loops.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PROBE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 24, 31, 32
 
 def onednn_linears(dtype: torch.dtype) -> bool:
     """Whether prepacked oneDNN linears exist in this torch build and run ``dtype`` on this CPU."""
-    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
+    if not torch._C._has_mkldnn or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return False
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -105,12 +106,13 @@ PackedLinear = OneDNNLinear | PlainLinear
 
 
 @functools.cache
-def row_floor(kind: type[PackedLinear], out_features: int, in_features: int, dtype: torch.dtype, threads: int) -> int:
-    """The smallest batch size from which on a row has the same bits at every probed size, by trial with random numbers.
+def row_floor(onednn: bool, out_features: int, in_features: int, dtype: torch.dtype, threads: int) -> int:
+    """The smallest batch size from which on a row has the same bits at every probed size, by trial on random numbers.
 
     1 for nearly every shape. ``threads`` is the number that torch runs on: GEMMs are split by it.
     """
     assert threads == torch.get_num_threads()
+    kind: type[PackedLinear] = OneDNNLinear if onednn else PlainLinear
     generator = torch.Generator().manual_seed(out_features * 31 + in_features)
     linear = kind(torch.randn(out_features, in_features, generator=generator).to(dtype), None, 1)
     x = torch.randn(PROBE_ROWS, in_features, generator=generator).to(dtype)
@@ -128,6 +130,7 @@ class TorchOps:
         self.name = "torch+onednn" if self._onednn else "torch"
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        """The weight in oneDNN's layout, or torch's own where that is missing."""
         return _pack(weight, bias, self._onednn)
 
     def gated(
@@ -137,19 +140,22 @@ class TorchOps:
         gate_bias: torch.Tensor | None = None,
         up_bias: torch.Tensor | None = None,
     ) -> GatedUnit:
-        # Two GEMMs with epilogues rather than one of both weights: the intermediate tensor is then neither
-        # rounded twice nor read and written by separate silu and multiply passes.
+        """Two GEMMs with epilogues, rather than one of both weights.
+
+        The intermediate tensor is then neither rounded twice nor read and written by passes of their own.
+        """
         gate_linear = _pack(gate, gate_bias, self._onednn)
         up_linear = _pack(up, up_bias, self._onednn)
         return lambda x: up_linear.multiply(x, gate_linear.silu(x))
 
     def head(self, weight: torch.Tensor) -> Linear:
-        # A float32 copy: bf16 GEMMs round their output to bf16, far too coarse for logprobs.
+        """A float32 copy of the weight: bf16 GEMMs round their output to bf16, far too coarse for logprobs."""
         return _pack(weight.float(), None, self._onednn_head)
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype | None = None
     ) -> torch.Tensor:
+        """Torch's RMSNorm on a float32 copy."""
         return functional.rms_norm(x.float(), weight.shape, weight, eps).to(dtype or x.dtype)
 
     def rope(
@@ -160,6 +166,7 @@ class TorchOps:
         norm: torch.Tensor | None,
         eps: float,
     ) -> torch.Tensor:
+        """Each product and the sum are rounded by themselves, in float32."""
         x = heads.float()
         if norm is not None:
             x = functional.rms_norm(x, norm.shape[-1:], None, eps) * norm
@@ -169,7 +176,9 @@ class TorchOps:
 
 def _pack(weight: torch.Tensor, bias: torch.Tensor | None, onednn: bool) -> PackedLinear:
     kind: type[PackedLinear] = OneDNNLinear if onednn else PlainLinear
-    return kind(weight, bias, row_floor(kind, *weight.shape, weight.dtype, torch.get_num_threads()))
+    out_features, in_features = weight.shape
+    floor = row_floor(onednn, out_features, in_features, weight.dtype, torch.get_num_threads())
+    return kind(weight, bias, floor)
 
 
 def _pad_rows(x: torch.Tensor, rows: int) -> torch.Tensor:

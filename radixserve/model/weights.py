@@ -72,7 +72,9 @@ def check_names(config: ModelConfig, present: Mapping[str, str], source: str) ->
     ``present`` maps canonical names to the file's own, which errors show. Raises `ModelLoadError` naming the weight.
     """
     if config.num_layers > len(present):  # before a list of that length is made
-        raise ModelLoadError(f"{source}: {config.num_layers} layers are announced, but there are {len(present)} tensors")
+        raise ModelLoadError(
+            f"{source}: {config.num_layers} layers are announced, but there are {len(present)} tensors"
+        )
     expected = weight_shapes(config)
     if missing := [name for name in expected if name not in present]:
         raise ModelLoadError(f"{source}: weight {missing[0]!r} is missing ({len(missing)} of {len(expected)} are)")
@@ -84,7 +86,9 @@ def check_shape(config_shape: Shape, shape: Iterable[int], own_name: str, source
     """Raise `ModelLoadError` if a tensor's shape is not the one the configuration asks for."""
     found = tuple(shape)
     if found != config_shape:
-        raise ModelLoadError(f"{source}: tensor {own_name} is {list(found)}, the configuration asks for {list(config_shape)}")
+        raise ModelLoadError(
+            f"{source}: tensor {own_name} is {list(found)}, the configuration asks for {list(config_shape)}"
+        )
 
 
 def unknown_tensors(names: list[str], source: str) -> ModelLoadError:

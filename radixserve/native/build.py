@@ -44,7 +44,12 @@ class _Unit:
 
 
 def _units() -> tuple[_Unit, ...]:
-    common = (_Unit("library", "library.cpp"), _Unit("pool", "pool.cpp"), _Unit("attention_plan", "attention_plan.cpp"), _Unit("kernels_generic", "kernels.cpp"))
+    common = (
+        _Unit("library", "library.cpp"),
+        _Unit("pool", "pool.cpp"),
+        _Unit("attention_plan", "attention_plan.cpp"),
+        _Unit("kernels_generic", "kernels.cpp"),
+    )
     if platform.machine() in ("x86_64", "AMD64"):
         isa = (_Unit("kernels_v4", "kernels.cpp", _V4), _Unit("kernels_v3", "kernels.cpp", _V3))
         return (*isa, *common)

@@ -103,7 +103,9 @@ def linear(
         assert x.dtype == torch.float32
     if weight.format is Format.DENSE_BF16:
         assert x.dtype == torch.bfloat16
-    assert bias is None or (bias.dtype == torch.float32 and bias.shape == (weight.out_features,) and bias.is_contiguous())
+    assert bias is None or (
+        bias.dtype == torch.float32 and bias.shape == (weight.out_features,) and bias.is_contiguous()
+    )
     params = abi.LinearStruct(
         weight=weight.data.data_ptr(),
         bias=_pointer(bias),
@@ -147,7 +149,9 @@ def rope_append(
     for table in (cos, sin):
         assert table.dtype == torch.float32 and table.is_contiguous() and table.shape[1] == head_dim // 2
     for weight in (q_norm, k_norm):
-        assert weight is None or (weight.dtype == torch.float32 and weight.shape == (head_dim,) and weight.is_contiguous())
+        assert weight is None or (
+            weight.dtype == torch.float32 and weight.shape == (head_dim,) and weight.is_contiguous()
+        )
     params = abi.RopeAppendStruct(
         qkv=qkv.data_ptr(),
         q_out=q_out.data_ptr(),
@@ -166,7 +170,9 @@ def rope_append(
         qkv_stride=qkv.stride(0),
         q_stride=q_out.stride(0),
     )
-    return Operation(Kind.ROPE_APPEND, Rows.ALL_TOKENS, params, (qkv, q_out, k_cache, v_cache, cos, sin, q_norm, k_norm))
+    return Operation(
+        Kind.ROPE_APPEND, Rows.ALL_TOKENS, params, (qkv, q_out, k_cache, v_cache, cos, sin, q_norm, k_norm)
+    )
 
 
 def attention(

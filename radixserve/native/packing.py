@@ -126,7 +126,9 @@ def _pack_q4_k(blocks: Bytes) -> tuple[Bytes, Bytes]:
     halves = np.stack([_by_panel(blocks[:, :, :2]), _by_panel(blocks[:, :, 2:4])], axis=2)
     of_groups = np.stack([_by_panel(scale).swapaxes(2, 3), _by_panel(minimum).swapaxes(2, 3)], axis=3)
     panels = rows // QUANT_PANEL
-    return _nibbles(integers), np.concatenate([halves.reshape(panels, supers, 64), of_groups.reshape(panels, supers, 256)], axis=2)
+    return _nibbles(integers), np.concatenate(
+        [halves.reshape(panels, supers, 64), of_groups.reshape(panels, supers, 256)], axis=2
+    )
 
 
 def _pack_q6_k(blocks: Bytes) -> tuple[Bytes, Bytes]:

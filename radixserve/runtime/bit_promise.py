@@ -1,12 +1,14 @@
 """A short self-test: can this machine keep "cold equals warm"?
 
-The promise rests on two facts about kernels that others wrote: a GEMM row has the same bits at every batch size, and an attention
-row the same bits however its context was computed. Both are tried here with the model's own packed weights and shapes.
+The promise rests on two facts about kernels that others wrote: a GEMM row has the same bits at every batch size, and an
+attention row the same bits however its context was computed. Both are tried here with the model's own packed weights
+and shapes.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ BATCH_SIZES = (1, 2, 3, 5, 16, 7, 33, 64, 4, 6, 9, 11, 15, 17, 31, 8, 48, 95)
 ROWS = 128
 LINEAR_SECONDS = 0.5
 CONTEXT = 600
-# The extents in which the context is computed, beside whole: they end inside chunks, at their ends, and in single tokens.
+# The pieces in which the context is computed, beside whole: they end inside chunks, at their ends, in single tokens.
 EXTENTS = (1, 2, 100, 153, 1, 255, 80, 3, 1, 1)
 
 
@@ -47,7 +49,7 @@ def _linears(decoder: Decoder) -> list[str]:
     def added(linear: Linear, x: torch.Tensor) -> torch.Tensor:
         return linear.add(x, hidden[: len(x)])
 
-    kinds = (
+    kinds: tuple[tuple[str, Callable[[int], torch.Tensor]], ...] = (
         ("qkv", lambda rows: layer.qkv(hidden[:rows])),
         ("o", lambda rows: added(layer.o, heads[:rows])),
         ("gate and up", lambda rows: layer.gated(hidden[:rows])),

@@ -10,11 +10,11 @@ from radixserve.model.config import ModelConfig
 
 
 class KVStore:
-    """K and V of ``num_blocks`` blocks in all layers (or the first ``num_layers``), one tensor [layers, 2, num_blocks, block_size, kv_heads, head_dim].
+    """K and V of ``num_blocks`` blocks in all layers, or in the first ``num_layers``.
 
-    The store is addressed by block and slot only; who owns a block is the cache's business. Memory is not touched
-    before it is written, so an unused part of the pool costs no resident memory and holds garbage: readers must never let a
-    slot that was not written reach a result.
+    One tensor [layers, 2, num_blocks, block_size, kv_heads, head_dim]. It is addressed by block and slot only; who owns a
+    block is the cache's business. Memory is not touched before it is written, so an unused part of the pool costs no
+    resident memory and holds garbage: readers must never let a slot that was not written reach a result.
     """
 
     def __init__(

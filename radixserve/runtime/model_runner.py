@@ -34,8 +34,11 @@ class EndTokens(Protocol):
 
 
 class RunnableModel(Protocol):
-    """What the runner needs of a loaded model. The runner keeps no reference to it: of its weights only the
-    embedding table stays in use, the rest is packed into copies."""
+    """What the runner needs of a loaded model.
+
+    The runner keeps no reference to it: of its weights only the embedding table stays in use, the rest is packed into
+    copies.
+    """
 
     @property
     def config(self) -> ModelConfig:
@@ -53,8 +56,8 @@ class RunnableModel(Protocol):
 class ModelRunner:
     """Executes plans, one at a time, and keeps the KV of the whole pool.
 
-    ``num_blocks``, ``block_size``: the pool. ``attention``: a backend's name or ``auto``. ``threads``: of the forward pass, for the
-    whole process; 0 takes the cores this process may use. Raises `ConfigError` where the model cannot be run here.
+    ``num_blocks``, ``block_size``: the pool. ``attention``: a backend's name or ``auto``. ``threads``: of the forward pass,
+    for the whole process; 0 takes the cores this process may use. Raises `ConfigError` where the model cannot be run here.
     """
 
     def __init__(
@@ -93,8 +96,8 @@ class ModelRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """Copy blocks, run the forward pass, draw tokens.
 
-        A row whose hidden states or logits are not finite gets an error and nothing else; the other rows are untouched by
-        it. Anything that raises has failed the whole step: its KV slots hold garbage, nothing was drawn.
+        A row whose hidden states or logits are not finite gets an error and nothing else; the other rows are untouched
+        by it. Anything that raises has failed the whole step: its KV slots hold garbage, nothing was drawn.
         """
         began = time.perf_counter()
         with torch.inference_mode():

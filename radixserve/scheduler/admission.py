@@ -27,8 +27,8 @@ class Forecast:
 class StepForecast:
     """Foresees sharing inside one step.
 
-    Two requests share more than the tree holds only if their matches end at the same place; such requests are compared in a scratch tree that
-    stands for that place.
+    Two requests share more than the tree holds only if their matches end at the same place; such requests are
+    compared in a scratch tree that stands for that place.
     """
 
     def __init__(self, cache: PrefixCache) -> None:

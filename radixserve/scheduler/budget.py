@@ -10,10 +10,11 @@ from radixserve.scheduler.plan import StepPlan
 
 
 def fair_shares(needs: Sequence[int], budget: int) -> list[int]:
-    """Split ``budget`` max-min fair: nobody gets more than it needs, and no share can grow but at the cost of a smaller one.
+    """Split ``budget`` max-min fair: nobody gets more than it needs, and no share can grow but at the cost of a
+    smaller one.
 
-    Progressive filling from the smallest need up (Bertsekas and Gallager, *Data Networks*, section 6.5.2); what does not
-    divide goes to the earliest entries.
+    Progressive filling from the smallest need up (Bertsekas and Gallager, *Data Networks*, section 6.5.2); what does
+    not divide goes to the earliest entries.
     """
     shares = [0] * len(needs)
     left, count = budget, len(needs)
@@ -43,8 +44,8 @@ def chunk_end(start: int, num_tokens: int, grant: int, block_size: int) -> int:
 def split_budget(spans: Sequence[tuple[int, int]], budget: int, block_size: int, seniority: Sequence[int]) -> list[int]:
     """Tokens granted to each (start, end) span still to be computed, at most ``budget`` in all.
 
-    Max-min fair, cut at block boundaries; the remainder goes to the most senior (``seniority`` lists indices, oldest first). If the budget
-    is less than a block for everyone, the most senior takes it all.
+    Max-min fair, cut at block boundaries; the remainder goes to the most senior (``seniority`` lists indices, oldest
+    first). If the budget is less than a block for everyone, the most senior takes it all.
     """
     needs = [end - start for start, end in spans]
     shares = fair_shares(needs, budget)
@@ -65,8 +66,8 @@ def split_budget(spans: Sequence[tuple[int, int]], budget: int, block_size: int,
 class OutputEstimate:
     """Which share of its ``max_tokens`` a request is expected to use; admission reserves that much.
 
-    Follows what finished requests used (an exponential mean), so it falls while all goes well; a preemption says that it was too low
-    and raises it at once.
+    Follows what finished requests used (an exponential mean), so it falls while all goes well; a preemption says
+    that it was too low and raises it at once.
     """
 
     _MEMORY = 0.1
@@ -140,7 +141,8 @@ class CostModel:
         return fixed + token * tokens + context * work
 
     def tokens_within(self, seconds: float, tokens: int, work: int, context: float, limit: int) -> int:
-        """How many tokens with ``context`` each can be added to a step of ``tokens`` and ``work`` so that it stays within ``seconds``.
+        """How many tokens with ``context`` each can be added to a step of ``tokens`` and ``work`` so that it stays
+        within ``seconds``.
 
         At most ``limit``; a small first guess until there are observations to go by.
         """

@@ -16,7 +16,8 @@ from radixserve.scheduler.request import Request
 class PlanBuilder:
     """Rows and copies of the step that is being planned.
 
-    ``requests`` is in the order of the rows; ``before`` holds each one's (cached tokens, frontier) from before this step, for a roll-back.
+    ``requests`` is in the order of the rows; ``before`` holds each one's (cached tokens, frontier) from before this
+    step, for a roll-back.
     """
 
     def __init__(self, cache: PrefixCache, step: int) -> None:
@@ -31,8 +32,9 @@ class PlanBuilder:
     def extend(self, request: Request, grant: int, *, cut: bool = False) -> int:
         """Give ``request`` a row of up to ``grant`` tokens; returns how many it got, and 0 changes nothing.
 
-        Just before, it takes over what others have put into the tree, rows of this step included. ``cut``: whether the row may end
-        before the sequence does; it then ends at a block boundary unless it is the first to be planned and cannot reach one.
+        Just before, it takes over what others have put into the tree, rows of this step included. ``cut``: whether
+        the row may end before the sequence does; it then ends at a block boundary unless it is the first to be
+        planned and cannot reach one.
         """
         cache = self._cache
         before = (request.group.cached_tokens, request.frontier)

@@ -1,6 +1,7 @@
 """The order of the waiting queue.
 
-`WaitingQueue` is the protocol; ``fcfs`` and ``priority`` are here, ``lpm`` and ``dfs-weight``, which look at the tree, in `tree_policy`.
+`WaitingQueue` is the protocol; ``fcfs`` and ``priority`` are here, ``lpm`` and ``dfs-weight``, which look at the
+tree, in `tree_policy`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class WaitingQueue(Protocol):
         """Take the request that comes next, or None."""
 
     def slack(self, request: Request) -> int | None:
-        """How many later arrivals may still be admitted before ``request``, which was popped and does not fit; None: any number."""
+        """How many later arrivals may still be admitted before ``request``, which was popped and does not fit; None.
+
+        Any number.
+        """
 
 
 class OrderedQueue:

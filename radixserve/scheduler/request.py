@@ -35,7 +35,8 @@ class RequestState(enum.StrEnum):
 class SampleGroup:
     """What the ``n`` parallel samples of one generation share.
 
-    ``rid``: the caller's name for the generation. ``samples``: the requests, once the prompt is computed all ``n`` of them.
+    ``rid``: the caller's name for the generation. ``samples``: the requests, once the prompt is computed all ``n``
+    of them.
     ``prompt_logprobs``: in order, for the prompt tokens from ``first_logprob`` on.
     """
 
@@ -49,8 +50,9 @@ class SampleGroup:
 class Request:
     """One sequence: a prompt and the tokens drawn so far.
 
-    ``num_computed`` chases ``num_tokens``: there is no prefill and no decode phase. ``num_computed`` counts tokens whose KV is in place once
-    all planned steps have run. ``arrival`` orders requests and survives preemption; ``order`` tells samples of one arrival apart.
+    ``num_computed`` chases ``num_tokens``: there is no prefill and no decode phase. ``num_computed`` counts tokens
+    whose KV is in place once all planned steps have run. ``arrival`` orders requests and survives preemption;
+    ``order`` tells samples of one arrival apart.
     ``frontier``: positions below it were once counted as cached or computed.
     """
 

@@ -28,7 +28,6 @@ from radixserve.scheduler.policy import ByPriority, FirstComeFirstServed, Waitin
 from radixserve.scheduler.request import Request, RequestState, SampleGroup
 from radixserve.scheduler.tree_policy import DepthFirstWeight, LongestPrefixMatch
 
-
 _MAX_REFUSED = 8
 
 
@@ -106,6 +105,11 @@ class Scheduler:
         return bool(self.running or self._suspects or len(self.waiting))
 
     @property
+    def has_updates(self) -> bool:
+        """Whether `take_updates` would return anything."""
+        return bool(self._updates)
+
+    @property
     def estimate(self) -> float:
         """The share of ``max_tokens`` that admission reserves."""
         return self._admission.estimate.share
@@ -146,7 +150,10 @@ class Scheduler:
         stop_reason: str | int | None = None,
         error: str | None = None,
     ) -> None:
-        """End ``request`` (from outside: a stop string, an abort). What it computed stays in the tree; the first reason stands."""
+        """End ``request`` (from outside: a stop string, an abort). What it computed stays in the tree.
+
+        The first reason stands.
+        """
         if request.state is RequestState.FINISHED:
             return
         self._leave_queues(request)
@@ -175,7 +182,10 @@ class Scheduler:
     # ---------------------------------------------------------------- plan
 
     def schedule(self) -> StepPlan | None:
-        """Plan the next step, or None if nothing can run. Counts (``num_computed``) advance now; `fail` takes them back."""
+        """Plan the next step, or None if nothing can run. Counts (``num_computed``) advance now.
+
+        `fail` takes them back.
+        """
         if not self.has_work:
             return None
         self.step += 1
@@ -221,7 +231,10 @@ class Scheduler:
             self._preempt(self._victim())
 
     def _secure_decodes(self) -> bool:
-        """Preempt until every decode can have the block it needs, before any row is planned; True if any was preempted."""
+        """Preempt until every decode can have the block it needs, before any row is planned.
+
+        True if any was preempted.
+        """
         preempted = False
         while True:
             needed = sum(

@@ -17,9 +17,10 @@ from radixserve.scheduler.waiting_index import Order, Spot, WaitingIndex
 class LongestPrefixMatch(WaitingIndex):
     """Longest matched prefix first (Zheng et al. 2024, SGLang), with ageing.
 
-    The key of a request is ``matched - age_weight * arrival``; it changes only with the match. A later arrival can pass an earlier one only
-    if it matches more by ``age_weight`` for every arrival between them, so at most ``ceil(context_length / age_weight)`` can; a request
-    that was passed that often (because it did not fit while others did) is a barrier that nothing overtakes.
+    The key of a request is ``matched - age_weight * arrival``; it changes only with the match. A later arrival can
+    pass an earlier one only if it matches more by ``age_weight`` for every arrival between them, so at most
+    ``ceil(context_length / age_weight)`` can; a request that was passed that often (because it did not fit while
+    others did) is a barrier that nothing overtakes.
     """
 
     def __init__(self, cache: PrefixCache, age_weight: float, context_length: int) -> None:
@@ -81,7 +82,10 @@ class LongestPrefixMatch(WaitingIndex):
         return self.age_weight * order[0] - spot.value
 
     def spot_changed(self, spot: Spot) -> None:
-        """Offer the spot's most senior request anew; what the heap holds of the spot's past is dropped when it surfaces."""
+        """Offer the spot's most senior request anew.
+
+        What the heap holds of the spot's past is dropped when it surfaces.
+        """
         first = spot.first()
         if first is None:
             return
@@ -102,10 +106,11 @@ class LongestPrefixMatch(WaitingIndex):
 
 
 class DepthFirstWeight(WaitingIndex):
-    """Depth first through the tree, the subtree with most waiting requests first, a node's own requests after its children's.
+    """Depth first through the tree, the subtree with most waiting requests first, a node's own requests after its
+    children's.
 
-    Requests that share a prefix are admitted together, so the prefix is used while it is there (the order that Zheng et al. 2024
-    show to be optimal for the hit rate of a batch).
+    Requests that share a prefix are admitted together, so the prefix is used while it is there (the order that Zheng
+    et al. 2024 show to be optimal for the hit rate of a batch).
     """
 
     def __init__(self, cache: PrefixCache) -> None:

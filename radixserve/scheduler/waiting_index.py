@@ -1,9 +1,10 @@
-"""Where in the tree each waiting request's match ends, kept true at a cost that depends on what changes and not on how many wait.
+"""Where in the tree each waiting request's match ends, kept true at a cost that depends on what changes and not on
+how many wait.
 
-Requests whose match ends at the same place and that go on with the same block form a *spot*. Only a new child that begins with that block can
-make their match longer, so a spot is found from the child that is added, in one dictionary lookup, and all its requests are told at once by
-marking it *stale* with an upper bound of what they might match now. A stale spot is resolved one request at a time, when one of them
-is about to be picked.
+Requests whose match ends at the same place and that go on with the same block form a *spot*. Only a new child that
+begins with that block can make their match longer, so a spot is found from the child that is added, in one
+dictionary lookup, and all its requests are told at once by marking it *stale* with an upper bound of what they might
+match now. A stale spot is resolved one request at a time, when one of them is about to be picked.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ Place = tuple[int, bytes]
 class Spot:
     """Waiting requests that match exactly ``depth`` tokens, to a point on ``node``'s edge, and go on with ``block``.
 
-    ``block`` is empty where the requests end before another whole block could match. ``bound``: None, or, for a stale spot, an upper
-    bound (tokens) of what its requests match now.
+    ``block`` is empty where the requests end before another whole block could match. ``bound``: None, or, for a
+    stale spot, an upper bound (tokens) of what its requests match now.
     """
 
     __slots__ = ("_heap", "block", "bound", "depth", "members", "node", "parked", "salt")
@@ -244,7 +245,10 @@ class WaitingIndex:
             self.moved(source, target, spot.members)
 
     def trimmed(self, node: Node, removed: bytes) -> None:
-        """What ended in the part that is gone matches less now; with it gone, stale marks for it are moot but harmless."""
+        """What ended in the part that is gone matches less now.
+
+        With it gone, stale marks for it are moot but harmless.
+        """
         size = self.cache.block_size
         gone = not node.alive
         target, depth = (node.parent, node.start) if gone else (node, node.end)

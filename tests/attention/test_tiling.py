@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +34,7 @@ rows_strategy = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), min_
 @settings(deadline=None)
 def test_every_token_is_in_one_tile(rows: list[tuple[int, int]]) -> None:
     batch = batch_of(rows)
-    seen = []
+    seen: list[int] = []
     for tiles in cut_tiles(batch, SHAPES):
         assert (tiles.length <= tiles.shape.tokens).all()
         for first, length, position, row in zip(tiles.first, tiles.length, tiles.position, tiles.row, strict=True):
@@ -54,7 +56,7 @@ def test_entries_cover_what_a_query_sees_in_ascending_order(
         keys: dict[tuple[int, int], set[int]] = {}
         for entries in cut_entries(tiles, window, max_entries):
             assert 0 < len(entries) <= max_entries
-            for begin, end in zip(entries.segments[:-1], entries.segments[1:], strict=True):
+            for begin, end in itertools.pairwise(entries.segments):
                 assert len(set(entries.tile[begin:end].tolist())) == end - begin > 0
             visible = visible_keys(tiles, entries, window)
             blocks, missing = chunk_blocks(batch, tiles, entries)

@@ -72,9 +72,11 @@ class Scene:
         batch = ForwardBatch.from_plan(plan, self.block_size)
         backend = TorchPagedAttention(self.config, block_size=self.block_size, dtype=self.dtype)
         backend.plan(batch)
-        new = [torch.cat([rows[index][self.rows[index][0] :] for index in chosen]) for rows in (self.q, self.k, self.v)]
-        out = backend.forward(0, *new, batch, self.kv)
-        return list(out.split([self.rows[index][1] for index in chosen]))
+        q, k, v = (
+            torch.cat([rows[index][self.rows[index][0] :] for index in chosen]) for rows in (self.q, self.k, self.v)
+        )
+        out = backend.forward(0, q, k, v, batch, self.kv)
+        return list(torch.split(out, [self.rows[index][1] for index in chosen]))
 
     def expected(self, index: int) -> torch.Tensor:
         """The same by definition, dense and in float64."""
@@ -167,10 +169,9 @@ def test_row_counts_always_hold_a_group() -> None:
 
 def test_registry_explains_a_refusal() -> None:
     config = tiny_config("llama")
-    options = {"block_size": 16, "dtype": torch.float16, "device": CPU}
-    with pytest.raises(ConfigError, match="bfloat16 or float32, not in torch.float16"):
-        create_attention("auto", config, **options)
+    with pytest.raises(ConfigError, match=r"bfloat16 or float32, not in torch\.float16"):
+        create_attention("auto", config, block_size=16, dtype=torch.float16, device=CPU)
     with pytest.raises(ConfigError, match="must be one of auto, torch_paged, not 'flash'"):
-        create_attention("flash", config, **options)
+        create_attention("flash", config, block_size=16, dtype=torch.float32, device=CPU)
     assert create_attention("auto", config, block_size=16, dtype=torch.float32, device=CPU).name == "torch_paged"
     assert TorchPagedAttention.supports(config, "cuda", torch.float32) == ["torch_paged runs on the CPU, not on cuda"]

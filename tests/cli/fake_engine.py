@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from radixserve.cache.explain import Explanation
+from radixserve.messages import Explanation
 from radixserve.cli.engine import Message
 from radixserve.config import EngineConfig
 from radixserve.errors import ContextLengthExceeded

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ from tests.tiny_decoder import ARCHITECTURES, all_logits, plan_row, tiny_decoder
 TOLERANCE = 1e-3
 LENGTH = 300
 
-VARIANTS: list[tuple[Architecture, dict[str, object]]] = [
+VARIANTS: list[tuple[Architecture, dict[str, Any]]] = [
     *((architecture, {}) for architecture in ARCHITECTURES),
     ("llama", {"rope_scaling": RopeScaling("linear", factor=4.0)}),
     ("llama", {"rope_scaling": RopeScaling("llama3", 8.0, 1.0, 4.0, original_context=64), "rope_theta": 5e5}),
@@ -24,7 +26,7 @@ VARIANTS: list[tuple[Architecture, dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("architecture", "changes"), VARIANTS)
-def test_logits_equal_transformers(architecture: Architecture, changes: dict[str, object]) -> None:
+def test_logits_equal_transformers(architecture: Architecture, changes: dict[str, Any]) -> None:
     model = tiny_decoder(architecture, **changes)
     tokens = torch.randint(model.config.vocab_size, (LENGTH,), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():

@@ -91,11 +91,11 @@ def test_results(make: Callable[[torch.dtype], TorchOps], dtype: torch.dtype) ->
     x, residual = random(9, 40, seed=4).to(dtype), random(9, 48, seed=5).to(dtype)
     exact = x.double() @ weight.double().T + bias.to(dtype).double()
     exact_up = x.double() @ up.double().T + up_bias.to(dtype).double()
-    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 3e-2}
+    rtol, atol = (1e-5, 1e-5) if dtype == torch.float32 else (2e-2, 3e-2)
 
     def check(result: torch.Tensor, expected: torch.Tensor) -> None:
         assert result.dtype == dtype
-        torch.testing.assert_close(result.double(), expected, **tolerance)
+        torch.testing.assert_close(result.double(), expected, rtol=rtol, atol=atol)
 
     linear = ops.linear(weight, bias)
     before = residual.clone()
@@ -112,10 +112,10 @@ def test_results(make: Callable[[torch.dtype], TorchOps], dtype: torch.dtype) ->
 
 
 def test_a_size_whose_bits_differ_is_padded_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's plain float32 linear gives one to three rows other bits than many: the floor finds and avoids them."""
+    """Torch's plain float32 linear gives one to three rows other bits than many: the floor finds and avoids them."""
     x, weight = random(64, 576, seed=1), random(576, 576) / 24
     raw = PlainLinear(weight, None, 1)
-    floor = torch_ops.row_floor(PlainLinear, 576, 576, torch.float32, torch.get_num_threads())
+    floor = torch_ops.row_floor(False, 576, 576, torch.float32, torch.get_num_threads())
     padded = PlainLinear(weight, None, floor)
     assert floor == 1 or any(not torch.equal(raw(x[:rows]), raw(x)[:rows]) for rows in range(1, floor))
     assert all(torch.equal(padded(x[:rows]), padded(x)[:rows]) for rows in range(1, 64))

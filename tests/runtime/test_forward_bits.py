@@ -56,7 +56,7 @@ def in_pieces(runner: ModelRunner, tokens: Sequence[int], table: Sequence[int], 
 
 
 def scattered(blocks: int, seed: int) -> list[int]:
-    return np.random.default_rng(seed).permutation(BLOCKS)[:blocks].tolist()
+    return [int(block) for block in np.random.default_rng(seed).permutation(BLOCKS)[:blocks]]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -59,8 +61,6 @@ def test_prompt_logprobs_in_slices(slice_bytes: int, monkeypatch: pytest.MonkeyP
 
 
 def test_prompt_logprobs_may_start_inside_the_row_and_draw_nothing() -> None:
-    import dataclasses
-
     runner = fresh_runner()
     row = dataclasses.replace(plan_row(TOKENS[:20], [0, 1], score=TOKENS[6:20], num_samples=0), prompt_logprob_start=5)
     (result,) = runner.execute(StepPlan(0, (row,))).rows
@@ -97,7 +97,8 @@ def test_logits_that_are_not_finite_fail_their_row() -> None:
     for result in runner.execute(StepPlan(0, rows)).rows:
         assert result.error is not None
         assert "non-finite" in result.error
-        assert result.token_ids == result.prompt_logprobs == ()
+        assert result.token_ids == ()
+        assert result.prompt_logprobs == ()
 
 
 def test_copies_run_before_the_first_layer() -> None:

@@ -160,16 +160,24 @@ __attribute__((noinline)) void quant_tile(const QuantTile& tile) {
     const uint8_t* of_group = scales_of<Q>(scales, g, &place);
     Q::unpack(quants, w);
     Q::scales(of_group, place, d, &m);
-    RS_UNROLL for (int r = 0; r < R; ++r) {
-      const GroupInfo& info = tile.info[r * groups + g];
-      const int8_t* x = tile.x + r * width + g * kGroup;
-      F s = set1(info.scale);
-      RS_UNROLL for (int half = 0; half < Q::kHalves; ++half) {
-        W sum = broadcast_word(&info.offset[half]);
-        RS_UNROLL for (int i = half * 8 / Q::kHalves; i < (half + 1) * 8 / Q::kHalves; ++i) sum = dot4(sum, w[i], broadcast_word(x + 4 * i));
-        acc[r] = fma(to_floats(sum), mul(d[half], s), acc[r]);
+    // Rows go three at a time: their chains of integer sums interleave and hide one another's latency.
+    RS_UNROLL for (int r0 = 0; r0 < R; r0 += 3) {
+      constexpr int kTogether = 3;
+      const GroupInfo* info[kTogether];
+      W sum[kTogether][Q::kHalves];
+      RS_UNROLL for (int j = 0; j < least(kTogether, R - r0); ++j) {
+        info[j] = tile.info + (r0 + j) * groups + g;
+        RS_UNROLL for (int half = 0; half < Q::kHalves; ++half) sum[j][half] = broadcast_word(&info[j]->offset[half]);
       }
-      if constexpr (Q::kMinimum) acc[r] = fma(m, set1(info.scaled_sum), acc[r]);
+      RS_UNROLL for (int i = 0; i < 8; ++i) RS_UNROLL for (int j = 0; j < least(kTogether, R - r0); ++j) {
+        W& part = sum[j][i * Q::kHalves / 8];
+        part = dot4(part, w[i], broadcast_word(tile.x + (r0 + j) * width + g * kGroup + 4 * i));
+      }
+      RS_UNROLL for (int j = 0; j < least(kTogether, R - r0); ++j) {
+        F s = set1(info[j]->scale);
+        RS_UNROLL for (int half = 0; half < Q::kHalves; ++half) acc[r0 + j] = fma(to_floats(sum[j][half]), mul(d[half], s), acc[r0 + j]);
+        if constexpr (Q::kMinimum) acc[r0 + j] = fma(m, set1(info[j]->scaled_sum), acc[r0 + j]);
+      }
     }
   }
   RS_UNROLL for (int r = 0; r < R; ++r) {

@@ -1,40 +1,15 @@
-"""Why a prefix did not hit: ghosts of what was evicted, and the explanation a request can ask for."""
+"""Ghosts: what was evicted, remembered without its KV so that a later miss can be explained."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Literal
 
 from sortedcontainers import SortedDict
 
 from radixserve.cache.token_key import Key, common_tokens, key_length
 
-Reason = Literal["never_seen", "diverged", "evicted", "namespace", "capped", "pending_failed", "disabled"]
 TreeName = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a prompt hits ``cached_tokens`` and not more.
-
-    ``position``: first token that is not served from the cache. ``detail``: the circumstances in words.
-
-    * ``never_seen``: what is held ends at ``position``, nothing continues it;
-    * ``diverged``: what is held goes on with other tokens at ``position``;
-    * ``evicted``: the tokens from ``position`` on were held once; ``detail`` says when they went and under what pressure;
-    * ``pending_failed``: they were about to be held, but the forward pass that computed them failed;
-    * ``capped``: more is held, but must be computed again (``detail`` says why);
-    * ``namespace``: another namespace holds more (told to the operator only);
-    * ``disabled``: the prefix cache is off.
-    """
-
-    reason: Reason
-    position: int
-    cached_tokens: int
-    prompt_tokens: int
-    detail: str
-    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +72,9 @@ class GhostLog:
             self._order = deque(place for place in dict.fromkeys(self._order) if place in self._ghosts)
 
     def find(self, tree: TreeName, salt: bytes, key: Key) -> tuple[int, Ghost | None]:
-        """The ghost that shares the longest prefix with ``key`` under ``salt`` or the public salt, and its length in tokens."""
+        """The ghost that shares the longest prefix with ``key`` under ``salt`` or the public salt, and its length in
+        tokens.
+        """
         wanted = bytes(key)
         best, found = 0, None
         for section in {b"", salt}:

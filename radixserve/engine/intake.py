@@ -1,0 +1,102 @@
+"""What is checked before a request is queued: whatever is wrong is refused here, by the name of its field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from radixserve.errors import ContextLengthExceeded, InvalidRequest, PoolTooSmall
+from radixserve.messages import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one engine can hold: vocabulary (ids), context (tokens), pool (blocks) and rows of a step."""
+
+    vocab_size: int
+    context_length: int
+    num_blocks: int
+    block_size: int
+    max_running: int
+
+    def check_tokens(self, tokens: object) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        """``tokens`` as a new int32 array; raises `InvalidRequest` unless it is a non-empty sequence of token ids."""
+        if isinstance(tokens, np.ndarray):
+            if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+                raise InvalidRequest("prompt", "token ids must be a flat sequence of integers", "invalid_type")
+            array = tokens.astype(np.int64)
+        elif isinstance(tokens, (list, tuple)):
+            if not all(type(token) is int for token in tokens):
+                raise InvalidRequest("prompt", "token ids must be integers", "invalid_type")
+            try:
+                array = np.array(tokens, np.int64)
+            except OverflowError:
+                raise InvalidRequest("prompt", f"token ids must be below {self.vocab_size}") from None
+        else:
+            raise InvalidRequest("prompt", f"must be text or token ids, not {type(tokens).__name__}", "invalid_type")
+        if len(array) == 0:
+            raise InvalidRequest("prompt", "must not be empty", "empty_prompt")
+        outside = array[(array < 0) | (array >= self.vocab_size)]
+        if len(outside):
+            raise InvalidRequest("prompt", f"token id {outside[0]} is outside the vocabulary of {self.vocab_size}")
+        return array.astype(np.int32)
+
+    def max_tokens(self, num_prompt: int, sampling: SamplingParams) -> int:
+        """Tokens a request may draw; raises where prompt and output cannot fit context or pool.
+
+        Without ``max_tokens`` it is what both leave.
+        """
+        capacity = self.num_blocks * self.block_size
+        if sampling.max_tokens is None:
+            wanted = min(self.context_length, capacity) - num_prompt
+            if wanted < 1:
+                if num_prompt >= self.context_length:
+                    raise ContextLengthExceeded(self.context_length, num_prompt, 1)
+                raise PoolTooSmall(self._blocks(num_prompt + 1), self.num_blocks, "prompt")
+            return max(wanted, 1)
+        if num_prompt + sampling.max_tokens > self.context_length:
+            raise ContextLengthExceeded(self.context_length, num_prompt, sampling.max_tokens)
+        needed = self._blocks(num_prompt + sampling.max_tokens)
+        if needed > self.num_blocks:
+            raise PoolTooSmall(needed, self.num_blocks)
+        return sampling.max_tokens
+
+    def check_sampling(self, sampling: object) -> SamplingParams:
+        """Raise `InvalidRequest` unless ``sampling`` can be done here."""
+        if not isinstance(sampling, SamplingParams):
+            raise InvalidRequest("sampling", f"must be SamplingParams, not {type(sampling).__name__}", "invalid_type")
+        sampling.validate(self.vocab_size)
+        if sampling.n > self.max_running:
+            raise InvalidRequest("n", f"{sampling.n} samples, but at most {self.max_running} sequences run together")
+        return sampling
+
+    def _blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+
+def check_priority(priority: object) -> int:
+    """A priority is any integer that fits 32 bits."""
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) >= 2**31:
+        raise InvalidRequest("priority", f"must be an integer, not {priority!r}", "invalid_type")
+    return priority
+
+
+def check_salt(cache_salt: object) -> bytes:
+    """The salt of a namespace from the caller's text; None is the public namespace."""
+    if cache_salt is None:
+        return b""
+    if not isinstance(cache_salt, str) or not cache_salt:
+        raise InvalidRequest("cache_salt", "must be a non-empty text", "invalid_type")
+    return b"salt:" + cache_salt.encode("utf-8", "surrogatepass")
+
+
+def check_messages(messages: object) -> Sequence[dict[str, object]]:
+    """A conversation is a non-empty sequence of mappings with a role."""
+    if not isinstance(messages, (list, tuple)) or not messages:
+        raise InvalidRequest("messages", "must be a non-empty list of messages", "invalid_type")
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise InvalidRequest(f"messages[{index}]", "must be a mapping with a role", "invalid_type")
+    return messages

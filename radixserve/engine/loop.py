@@ -1,0 +1,146 @@
+"""The thread that owns an `EngineCore`: it takes commands from any thread, steps while there is work, and hands
+chunks out.
+
+Everything that touches the core runs on this thread, so the core needs no locks and a question is answered between
+two steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from radixserve.engine.core import EngineCore
+from radixserve.errors import EngineClosed
+from radixserve.messages import GenerationChunk
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Takes the chunks of one generation, or the error that ended it; called on the loop's thread, must not block.
+Sink = Callable[[GenerationChunk | Exception], None]
+
+
+class EngineLoop:
+    """Runs ``core`` on a thread of its own from construction until `close`."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+        self._commands: deque[Callable[[], None]] = deque()
+        self._wake = threading.Condition()
+        self._closed = False
+        self._failure: Exception | None = None
+        self._sinks: dict[str, Sink] = {}
+        self._thread = threading.Thread(target=self._run, name="radixserve-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more calls are taken."""
+        return self._closed
+
+    def call(self, function: Callable[[EngineCore], T]) -> Future[T]:
+        """Run ``function(core)`` between two steps; its result or exception is the future's."""
+        future: Future[T] = Future()
+
+        def command() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = function(self._core)
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        with self._wake:
+            if self._closed:
+                raise EngineClosed("the engine is closed") from self._failure
+            self._commands.append(command)
+            self._wake.notify()
+        return future
+
+    def submit(self, additions: list[tuple[str, Callable[[EngineCore], None], Sink]]) -> Future[None]:
+        """Queue several generations in one go, before the next step: all of them or, if one is refused, none.
+
+        Each is (rid, what adds it to the core, where its chunks go).
+        """
+
+        def add_all(core: EngineCore) -> None:
+            added: list[str] = []
+            try:
+                for rid, add, sink in additions:
+                    add(core)
+                    added.append(rid)
+                    self._sinks[rid] = sink
+            except Exception:
+                for rid in added:
+                    del self._sinks[rid]
+                    core.abort(rid)
+                raise
+
+        return self.call(add_all)
+
+    def close(self) -> None:
+        """Stop after the current step and end what still runs with `EngineClosed`; safe to call twice."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._serve():
+                for chunk in self._core.step():
+                    self._deliver(chunk)
+        except Exception as error:
+            # A failed forward pass never gets here: this is a bug in the engine itself.
+            logger.exception("the engine stopped")
+            self._failure = error
+        with self._wake:
+            self._closed = True
+            commands, self._commands = self._commands, deque()
+        reason = EngineClosed(f"the engine stopped: {self._failure}" if self._failure else "the engine was closed")
+        for sink in list(self._sinks.values()):
+            sink(reason)
+        self._sinks.clear()
+        for command in commands:
+            command()
+
+    def _serve(self) -> bool:
+        """Carry out commands; wait for more while there is no work. False when it is time to stop."""
+        checked = False
+        while True:
+            with self._wake:
+                while not self._commands and not self._closed and not self._core.has_work and checked:
+                    self._wake.wait()
+                if self._closed:
+                    return False
+                commands, self._commands = self._commands, deque()
+            for command in commands:
+                command()
+                checked = False
+            if self._core.has_work or self._core.has_news:
+                return True
+            self._core.idle()
+            checked = True
+
+    def _deliver(self, chunk: GenerationChunk) -> None:
+        sink = self._sinks.get(chunk.rid)
+        if sink is None:
+            return
+        if chunk.output is not None:
+            del self._sinks[chunk.rid]
+        try:
+            sink(chunk)
+        except Exception:
+            # The receiver is gone (its event loop was closed): nobody wants the rest.
+            logger.debug("chunks of %s have no receiver", chunk.rid, exc_info=True)
+            self._sinks.pop(chunk.rid, None)
+            self._core.abort(chunk.rid)

@@ -1,0 +1,471 @@
+"""The offline API: `Engine`, the whole machine inside one process, with a synchronous and an asynchronous face."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import queue
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import msgspec
+
+from radixserve.config import EngineConfig
+from radixserve.engine.core import EngineCore
+from radixserve.engine.intake import check_messages, check_salt
+from radixserve.engine.loop import EngineLoop, Sink
+from radixserve.errors import EngineClosed, InvalidRequest, UnsupportedFeature
+from radixserve.messages import Explanation, GenerationChunk, GenerationOutput, SamplingParams, ScoreOutput
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from radixserve.model.config import ModelConfig
+    from radixserve.model.loader import LoadedModel
+    from radixserve.model.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+Prompt = str | list[int]
+DEFAULT_MAX_TOKENS = 16
+
+
+class Engine:
+    """A loaded model, ready to generate.
+
+    ``model``: ``smollm2`` (embedded), a ``.gguf`` file, a Hugging Face directory or a hub id; ``options`` are those of
+    `radixserve.config`, by name. Any number of threads and event loops may call it at once; their requests run in
+    one batch. Close it, or use it as a context manager. Raises `ConfigError` and `ModelLoadError`.
+    """
+
+    def __init__(self, model: str = "smollm2", **options: Any) -> None:
+        from radixserve.model.loader import load_model
+
+        config = EngineConfig.from_options(model=model, **options)
+        self._start(load_model(config.model.model, dtype=_torch_dtype(config.model.dtype)), config)
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, **options: Any) -> Engine:
+        """An engine on a model that is already loaded.
+
+        ``options`` as for the constructor, ``dtype`` is the model's own.
+        """
+        config = EngineConfig.from_options(
+            **{"dtype": str(model.weights["embed"].dtype).removeprefix("torch."), **options}
+        )
+        engine = cls.__new__(cls)
+        engine._start(model, config)
+        return engine
+
+    def _start(self, model: LoadedModel, config: EngineConfig) -> None:
+        from radixserve.runtime.machine import pool_blocks
+        from radixserve.runtime.model_runner import ModelRunner
+
+        num_blocks = pool_blocks(
+            model.config,
+            block_size=config.cache.block_size,
+            element_size=model.weights["embed"].element_size(),
+            num_blocks=config.cache.num_blocks,
+            kv_memory_mb=config.cache.kv_memory_mb,
+        )
+        self.config = config.resolve(context_length=model.config.context_length, num_blocks=num_blocks)
+        self.model_config: ModelConfig = model.config
+        self.tokenizer: Tokenizer = model.tokenizer
+        self._chat_template = model.chat_template
+        self._generation = model.generation
+        runner = ModelRunner(
+            model,
+            num_blocks=num_blocks,
+            block_size=config.cache.block_size,
+            attention=config.model.attention,
+            threads=config.model.threads,
+        )
+        self.broken_promises = runner.broken_promises()
+        for reason in self.broken_promises:
+            logger.warning("cold == warm cannot be kept on this machine: %s", reason)
+        self.runner_info = runner.describe()
+        self._rids = itertools.count()
+        self._loop = EngineLoop(
+            EngineCore(
+                self.config,
+                runner,
+                model.tokenizer,
+                vocab_size=model.config.vocab_size,
+                eos_ids=model.generation.eos_ids,
+                fingerprint=model.fingerprint,
+            )
+        )
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything that runs and give threads back. Calls after it raise `EngineClosed`."""
+        self._loop.close()
+
+    @property
+    def default_sampling(self) -> SamplingParams:
+        """The sampling defaults of the model's own files (``generation_config.json``)."""
+        known = {
+            name: value
+            for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens")
+            if (value := getattr(self._generation, name)) is not None
+        }
+        return SamplingParams(**known)
+
+    # ---------------------------------------------------------------- generate
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompt | list[str] | list[list[int]],
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        stream: Literal[True],
+        priority: int = 0,
+        cache_salt: str | None = None,
+        explain: bool = False,
+    ) -> Iterator[GenerationChunk]: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        stream: Literal[False] = False,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        explain: bool = False,
+    ) -> GenerationOutput: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: list[str] | list[list[int]],
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        stream: Literal[False] = False,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        explain: bool = False,
+    ) -> list[GenerationOutput]: ...
+
+    def generate(
+        self,
+        prompt: Prompt | list[str] | list[list[int]],
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        stream: bool = False,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        explain: bool = False,
+    ) -> GenerationOutput | list[GenerationOutput] | Iterator[GenerationChunk]:
+        """Continue a prompt, or several together in one batch.
+
+        ``prompt``: a text, token ids, or a list of either. ``sampling``: for all prompts, or one for each; None
+        takes the model's defaults and at most 16 tokens. ``stream``: an iterator of chunks instead; leaving it early
+        aborts what still runs. ``cache_salt``: shares prefixes only with requests of the same salt. ``explain``: the
+        outputs say why their prompts hit no more of the cache. A request that fails while it runs has
+        ``finish_reason`` ``error`` and its ``error``; the others are not touched by it. Raises `InvalidRequest`
+        before anything is queued, and `EngineClosed`.
+        """
+        prompts, single = self._prompts(prompt)
+        chunks = self._stream(prompts, sampling, priority, cache_salt, explain)
+        if stream:
+            return chunks
+        outputs = _collect(chunks, len(prompts))
+        return outputs[0] if single else outputs
+
+    async def agenerate(
+        self,
+        prompt: Prompt | list[str] | list[list[int]],
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        explain: bool = False,
+    ) -> GenerationOutput | list[GenerationOutput]:
+        """`generate` for an event loop; cancelling the task aborts the requests."""
+        prompts, single = self._prompts(prompt)
+        outputs: dict[int, GenerationOutput] = {}
+        async for chunk in self._astream(prompts, sampling, priority, cache_salt, explain):
+            if chunk.output is not None:
+                outputs[chunk.prompt_index] = chunk.output
+        ordered = [outputs[index] for index in range(len(prompts))]
+        return ordered[0] if single else ordered
+
+    def astream(
+        self,
+        prompt: Prompt | list[str] | list[list[int]],
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        explain: bool = False,
+    ) -> AsyncIterator[GenerationChunk]:
+        """``generate(stream=True)`` for an event loop; leaving it early aborts what still runs."""
+        prompts, _ = self._prompts(prompt)
+        return self._astream(prompts, sampling, priority, cache_salt, explain)
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        sampling: SamplingParams | None = None,
+        *,
+        stream: Literal[True],
+        tools: Sequence[dict[str, Any]] | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        explain: bool = False,
+    ) -> Iterator[GenerationChunk]: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        sampling: SamplingParams | None = None,
+        *,
+        stream: Literal[False] = False,
+        tools: Sequence[dict[str, Any]] | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        explain: bool = False,
+    ) -> GenerationOutput: ...
+
+    def chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        sampling: SamplingParams | None = None,
+        *,
+        stream: bool = False,
+        tools: Sequence[dict[str, Any]] | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        explain: bool = False,
+    ) -> GenerationOutput | Iterator[GenerationChunk]:
+        """Answer a conversation: ``messages`` are mappings with ``role`` and ``content``, rendered by the model's
+        chat template.
+
+        Without ``max_tokens`` the answer may take what the context leaves. Raises as `generate` does.
+        """
+        tokens = self.apply_chat_template(messages, tools=tools)
+        chunks = self._stream(
+            [tokens], self.default_sampling if sampling is None else sampling, priority, cache_salt, explain
+        )
+        return chunks if stream else _collect(chunks, 1)[0]
+
+    def apply_chat_template(
+        self, messages: Sequence[dict[str, Any]], *, tools: Sequence[dict[str, Any]] | None = None
+    ) -> list[int]:
+        """The token ids of a conversation, ready for the model's answer."""
+        if self._chat_template is None:
+            raise InvalidRequest("messages", "this model has no chat template", "no_chat_template")
+        if tools:
+            raise UnsupportedFeature("tools", "tool calls are not part of this release")
+        text = self._chat_template.render(check_messages(messages), add_generation_prompt=True)
+        return self.tokenizer.encode(text)
+
+    def score(
+        self, prompt: Prompt, continuations: Sequence[Prompt], *, cache_salt: str | None = None
+    ) -> list[ScoreOutput]:
+        """How likely each continuation is after ``prompt``: the model's raw log-probabilities, token by token.
+
+        Texts are tokenized by themselves, so a continuation begins with a token of its own. All are scored in one
+        batch and share the prompt.
+        """
+        head = self.tokenize(prompt) if isinstance(prompt, str) else prompt
+        if not head:
+            raise InvalidRequest("prompt", "must not be empty", "empty_prompt")
+        tails = [self.tokenizer.encode(item) if isinstance(item, str) else list(item) for item in continuations]
+        if not tails or not all(tails):
+            raise InvalidRequest("continuations", "must hold at least one token each")
+        params = SamplingParams(max_tokens=0, prompt_logprobs=0, logprob_start=len(head), temperature=0)
+        outputs = _collect(self._stream([[*head, *tail] for tail in tails], params, 0, cache_salt, False), len(tails))
+        scores = []
+        for tail, output in zip(tails, outputs, strict=True):
+            if output.error is not None:
+                raise EngineClosed(output.error)
+            entries = (output.prompt_logprobs or [])[len(head) :]
+            logprobs = [entry.logprob for entry in entries if entry is not None]
+            scores.append(
+                ScoreOutput(token_ids=tail, logprobs=logprobs, total=sum(logprobs), cached_tokens=output.cached_tokens)
+            )
+        return scores
+
+    # ---------------------------------------------------------------- questions
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of ``text`` as `generate` sees them: with the model's own beginning of text, where it has one."""
+        return self.tokenizer.encode(text, add_special=True)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of ``token_ids``, special tokens included."""
+        return self.tokenizer.decode(token_ids)
+
+    def abort(self, rid: str) -> None:
+        """End a generation; unknown and finished ones are left alone. Its stream gives one last chunk."""
+        self._loop.call(lambda core: core.abort(rid)).result()
+
+    def cache_stats(self) -> dict[str, Any]:
+        """Gauges and counters of cache and scheduler."""
+        return self._loop.call(lambda core: core.stats()).result()
+
+    def explain(self, prompt: Prompt, *, cache_salt: str | None = None) -> Explanation:
+        """Why ``prompt`` would not hit more of the cache than it would now."""
+        tokens = self.tokenize(prompt) if isinstance(prompt, str) else prompt
+        salt = check_salt(cache_salt)
+        return self._loop.call(lambda core: core.explain(tokens, salt=salt, see_all=True)).result()
+
+    def flush_cache(self) -> int:
+        """Drop all KV that no running request uses; returns the number of blocks."""
+        return self._loop.call(lambda core: core.flush()).result()
+
+    def check(self) -> None:
+        """Recount the cache's books from scratch; raises `CacheInconsistent` listing every difference."""
+        self._loop.call(lambda core: core.cache.check()).result()
+
+    # ---------------------------------------------------------------- inside
+
+    def _prompts(self, prompt: object) -> tuple[list[list[int]], bool]:
+        """Token ids of every prompt, and whether it was a single one."""
+        if isinstance(prompt, str):
+            return [self.tokenize(prompt)], True
+        if not isinstance(prompt, (list, tuple)):
+            raise InvalidRequest("prompt", f"must be text or token ids, not {type(prompt).__name__}", "invalid_type")
+        if len(prompt) == 0:
+            raise InvalidRequest("prompt", "must not be empty", "empty_prompt")
+        if not isinstance(prompt[0], (str, list, tuple)):
+            return [list(prompt)], True
+        prompts = []
+        for item in prompt:
+            if isinstance(item, str):
+                prompts.append(self.tokenize(item))
+            elif isinstance(item, (list, tuple)):
+                prompts.append(list(item))
+            else:
+                raise InvalidRequest("prompt", "must be all texts or all token ids", "invalid_type")
+        return prompts, False
+
+    def _additions(
+        self,
+        prompts: list[list[int]],
+        sampling: SamplingParams | Sequence[SamplingParams] | None,
+        priority: int,
+        cache_salt: str | None,
+        explain: bool,
+        sink: Callable[[int], Sink],
+    ) -> list[tuple[str, Callable[[EngineCore], None], Sink]]:
+        params = self._params(sampling, len(prompts))
+        salt = check_salt(cache_salt)
+
+        def adder(rid: str, tokens: list[int], one: SamplingParams) -> Callable[[EngineCore], None]:
+            return lambda core: core.add(rid, tokens, one, priority=priority, salt=salt, explain=explain)
+
+        additions = []
+        for index, (tokens, one) in enumerate(zip(prompts, params, strict=True)):
+            rid = f"gen-{next(self._rids)}"
+            additions.append((rid, adder(rid, tokens, one), sink(index)))
+        return additions
+
+    def _params(self, sampling: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+        if sampling is None:
+            defaults = self.default_sampling
+            if defaults.max_tokens is None:
+                defaults = msgspec.structs.replace(defaults, max_tokens=DEFAULT_MAX_TOKENS)
+            return [defaults] * count
+        if isinstance(sampling, SamplingParams):
+            return [sampling] * count
+        if not isinstance(sampling, (list, tuple)):
+            raise InvalidRequest("sampling", f"must be SamplingParams, not {type(sampling).__name__}", "invalid_type")
+        if len(sampling) != count:
+            raise InvalidRequest("sampling", f"{len(sampling)} parameters for {count} prompts")
+        return list(sampling)
+
+    def _stream(
+        self,
+        prompts: list[list[int]],
+        sampling: SamplingParams | Sequence[SamplingParams] | None,
+        priority: int,
+        cache_salt: str | None,
+        explain: bool,
+    ) -> Iterator[GenerationChunk]:
+        """Queue now, so that errors are raised by the call; the chunks come from the iterator that is returned."""
+        inbox: queue.SimpleQueue[tuple[int, GenerationChunk | Exception]] = queue.SimpleQueue()
+        additions = self._additions(
+            prompts, sampling, priority, cache_salt, explain, lambda index: lambda item: inbox.put((index, item))
+        )
+        self._loop.submit(additions).result()
+        return self._receive(inbox, [rid for rid, _, _ in additions])
+
+    def _receive(
+        self, inbox: queue.SimpleQueue[tuple[int, GenerationChunk | Exception]], rids: list[str]
+    ) -> Iterator[GenerationChunk]:
+        running = dict(enumerate(rids))
+        try:
+            while running:
+                index, item = inbox.get()
+                if isinstance(item, Exception):
+                    running.clear()
+                    raise item
+                if item.output is not None:
+                    del running[index]
+                yield msgspec.structs.replace(item, prompt_index=index)
+        finally:
+            self._abandon(running.values())
+
+    async def _astream(
+        self,
+        prompts: list[list[int]],
+        sampling: SamplingParams | Sequence[SamplingParams] | None,
+        priority: int,
+        cache_salt: str | None,
+        explain: bool,
+    ) -> AsyncIterator[GenerationChunk]:
+        inbox: asyncio.Queue[tuple[int, GenerationChunk | Exception]] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def sink(index: int) -> Sink:
+            def put(item: GenerationChunk | Exception) -> None:
+                loop.call_soon_threadsafe(inbox.put_nowait, (index, item))
+
+            return put
+
+        additions = self._additions(prompts, sampling, priority, cache_salt, explain, sink)
+        running = {index: rid for index, (rid, _, _) in enumerate(additions)}
+        try:
+            await asyncio.wrap_future(self._loop.submit(additions))
+            while running:
+                index, item = await inbox.get()
+                if isinstance(item, Exception):
+                    running.clear()
+                    raise item
+                if item.output is not None:
+                    del running[index]
+                yield msgspec.structs.replace(item, prompt_index=index)
+        finally:
+            self._abandon(running.values())
+
+    def _abandon(self, rids: Iterable[str]) -> None:
+        """Nobody listens to these any more."""
+        left = list(rids)
+        if left and not self._loop.closed:
+            self._loop.call(lambda core: core.abort(*left))
+
+
+def _collect(chunks: Iterator[GenerationChunk], count: int) -> list[GenerationOutput]:
+    outputs = {chunk.prompt_index: chunk.output for chunk in chunks if chunk.output is not None}
+    return [outputs[index] for index in range(count)]
+
+
+def _torch_dtype(name: str) -> Any:
+    import torch
+
+    return getattr(torch, name)
