@@ -50,6 +50,8 @@ class GhostLog:
 
     def record(self, tree: TreeName, salt: bytes, path: bytes, ghost: Ghost) -> None:
         """Remember that (the end of) ``path`` is gone."""
+        if key_length(path) > self.max_tokens:
+            return
         place = (tree, salt, path)
         at = self._ghosts.bisect_left(place)
         if at < len(self._ghosts):
@@ -61,8 +63,6 @@ class GhostLog:
             other = self._ghosts.keys()[at - 1]
             if other[:2] == place[:2] and path.startswith(other[2]):
                 self._forget(other)
-        if key_length(path) > self.max_tokens:
-            return
         self._ghosts[place] = ghost
         self._order.append(place)
         self.num_tokens += key_length(path)
@@ -77,7 +77,7 @@ class GhostLog:
         """
         wanted = bytes(key)
         best, found = 0, None
-        for section in {b"", salt}:
+        for section in (b"", salt) if salt else (b"",):
             at = self._ghosts.bisect_left((tree, section, wanted))
             for index in (at - 1, at):
                 if not 0 <= index < len(self._ghosts):

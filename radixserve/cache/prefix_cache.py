@@ -135,8 +135,10 @@ class PrefixCache:
         for node in match.node.path():
             if node.lock == 0:
                 blocks += (min(node.end, match.length) - node.start + self.block_size - 1) // self.block_size
-        if match.tail_node is not None and match.tail_node.lock == 0:
-            blocks += len(match.tail_node.blocks)
+        tail = match.tail_node
+        if tail is not None and tail.lock == 0:
+            # Where the match ends inside the edge of the tail's own node, its beginning was counted above.
+            blocks += len(tail.blocks) - max(0, match.length - tail.start) // self.block_size
         return blocks
 
     # ---------------------------------------------------------------- leases
@@ -183,10 +185,13 @@ class PrefixCache:
         self.tree.count_hit(node)
         lease.node = node
         lease.table = [block for step in node.path() for block in step.blocks]
+        tail = match.tail_node
+        if tail is not None:
+            # Before the old source is let go of: it may be the same.
+            self.tree.lock(tail)
         self._unlock_copy(lease)
-        if match.tail_node is not None:
-            self.tree.lock(match.tail_node)
-            lease.copy = CopySource(match.tail_node, match.tail_block, match.tail_length)
+        if tail is not None:
+            lease.copy = CopySource(tail, match.tail_block, match.tail_length)
 
     def _unlock_copy(self, lease: Lease) -> None:
         if lease.copy is not None:
@@ -358,8 +363,9 @@ class PrefixCache:
     def roll_back(self, step: int) -> None:
         """``step`` failed and its requests' leases were discarded: its nodes leave the tree."""
         self._in_flight.remove(step)
+        locked = self.pool.total - self.available_blocks
         for eviction in self.tree.roll_back(step):
-            self._remember(eviction, failed=True, wanted=0)
+            self._remember(eviction, failed=True, wanted=0, locked=locked)
             self.pool.free(eviction.blocks)
         self._finish(step)
 
@@ -379,9 +385,9 @@ class PrefixCache:
 
     def evict(self, count: int) -> int:
         """Evict at least ``count`` blocks if that many are unlocked; returns how many went."""
-        evicted = 0
+        evicted, locked = 0, self.pool.total - self.available_blocks
         for eviction in self.tree.evict(count):
-            self._remember(eviction, failed=False, wanted=count)
+            self._remember(eviction, failed=False, wanted=count, locked=locked)
             # No step in flight reads an unlocked block: every row's lease locks its path until the step is collected.
             self.pool.free(eviction.blocks)
             evicted += len(eviction.blocks)
@@ -395,12 +401,12 @@ class PrefixCache:
         self.ghosts.clear()
         return blocks
 
-    def _remember(self, eviction: Eviction, *, failed: bool, wanted: int) -> None:
+    def _remember(self, eviction: Eviction, *, failed: bool, wanted: int, locked: int) -> None:
         ghost = Ghost(
             step=self._step,
             failed=failed,
             blocks_wanted=wanted,
-            blocks_locked=self.pool.total - self.available_blocks,
+            blocks_locked=locked,
             blocks_total=self.pool.total,
         )
         self.ghosts.record(eviction.tree, eviction.salt, eviction.path, ghost)
@@ -453,7 +459,9 @@ class PrefixCache:
     def _held_elsewhere(self, namespace: Namespace, key: Key) -> int:
         best = 0
         for root in self.tree.roots().values():
-            salts = {child_key[0] for child_key in root.children or ()} | {b""}
+            # What a tenant holds hangs from the root or from the public path that these tokens take.
+            public = self.tree.match(root, b"", key, key_length(key)).node.path()
+            salts = {child_key[0] for node in [root, *public] for child_key in node.children or ()} | {b""}
             for salt in salts:
                 best = max(best, self.tree.match(root, salt, key, key_length(key)).total)
         return best

@@ -155,7 +155,9 @@ class EngineCore:
                     if stopped is not None and request.finish_reason is None:
                         self.scheduler.finish(request, FinishReason.STOP, stopped)
                 else:
-                    chunks.append(generation.finish(request, request.sample_index))
+                    # A request that ends before its samples part ends for all of them.
+                    ended = [request.sample_index] if request.forked else range(request.sampling.n)
+                    chunks += [generation.finish(request, index) for index in ended]
                     if generation.finished:
                         del self._generations[generation.rid]
             pending = self.scheduler.take_updates()

@@ -59,7 +59,7 @@ class Decoder:
         self.head = ops.head(weights["embed" if config.tied_head else "head"])
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend, kv: KVStore) -> torch.Tensor:
-        """Hidden states [T, hidden] after the last layer, before the final norm.
+        """Hidden states, float32 [T, hidden], after the last layer and before the final norm.
 
         K and V of the batch's tokens are in ``kv`` afterwards.
         """
@@ -67,15 +67,17 @@ class Decoder:
         num_rotated = config.num_heads + config.num_kv_heads
         attention.plan(batch)
         cos, sin = self._rope.lookup(batch.positions, batch.max_seq_len)
-        x = self._embed.index_select(0, batch.tokens)
+        # The residual stream stays in float32: rounding it to bf16 after every block costs more accuracy (SmolLM2: a mean
+        # KL of 0.0011 to float32, where this has 0.0002) than everything else in bf16 together.
+        x = self._embed.index_select(0, batch.tokens).float()
         for index, layer in enumerate(self.layers):
-            h = ops.rms_norm(x, layer.attn_norm, config.rms_norm_eps)
+            h = ops.rms_norm(x, layer.attn_norm, config.rms_norm_eps, self.dtype)
             heads = layer.qkv(h).view(batch.num_tokens, -1, config.head_dim)
             rotated = ops.rope(heads[:, :num_rotated], cos, sin, layer.qk_norm, config.rms_norm_eps)
             q, k = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
             attended = attention.forward(index, q, k, heads[:, num_rotated:], batch, kv)
             x = layer.o.add(attended.view(batch.num_tokens, -1), x)
-            h = ops.rms_norm(x, layer.mlp_norm, config.rms_norm_eps)
+            h = ops.rms_norm(x, layer.mlp_norm, config.rms_norm_eps, self.dtype)
             x = layer.down.add(layer.gated(h), x)
         return x
 

@@ -23,7 +23,7 @@ class Linear(Protocol):
         """``x weightᵀ + bias`` as [T, out]."""
 
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """``residual + x weightᵀ + bias`` as [T, out]; neither input is changed."""
+        """``residual + x weightᵀ + bias`` as [T, out], float32 like ``residual``; neither input is changed."""
 
 
 class Ops(Protocol):
@@ -46,10 +46,8 @@ class Ops(Protocol):
     def head(self, weight: torch.Tensor) -> Linear:
         """Pack the LM head [vocab, hidden] so that float32 activations give float32 logits."""
 
-    def rms_norm(
-        self, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype | None = None
-    ) -> torch.Tensor:
-        """RMSNorm of the last axis (Zhang and Sennrich 2019) in float32, returned in ``dtype`` (by default that of x)."""
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
+        """RMSNorm of the last axis of float32 ``x`` (Zhang and Sennrich 2019), rounded to ``dtype``."""
 
     def rope(
         self,

@@ -54,8 +54,10 @@ class OneDNNLinear:
         return self._run(x, "swish")
 
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """``residual + x weightᵀ + bias``."""
-        return self._run_binary(x, residual, "add")
+        """``residual + x weightᵀ + bias`` in float32."""
+        if x.dtype == residual.dtype:
+            return self._run_binary(x, residual, "add")
+        return residual + self(x)
 
     def multiply(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """``(x weightᵀ + bias) * other``."""
@@ -94,8 +96,8 @@ class PlainLinear:
         return (y / (1.0 + torch.exp(-y))).to(x.dtype)
 
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """``residual + x weightᵀ + bias``."""
-        return self(x) + residual
+        """``residual + x weightᵀ + bias`` in float32."""
+        return residual + self(x)
 
     def multiply(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """``(x weightᵀ + bias) * other``."""
@@ -152,11 +154,9 @@ class TorchOps:
         """A float32 copy of the weight: bf16 GEMMs round their output to bf16, far too coarse for logprobs."""
         return _pack(weight.float(), None, self._onednn_head)
 
-    def rms_norm(
-        self, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype | None = None
-    ) -> torch.Tensor:
-        """Torch's RMSNorm on a float32 copy."""
-        return functional.rms_norm(x.float(), weight.shape, weight, eps).to(dtype or x.dtype)
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
+        """Torch's own RMSNorm."""
+        return functional.rms_norm(x, weight.shape, weight, eps).to(dtype)
 
     def rope(
         self,

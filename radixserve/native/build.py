@@ -63,7 +63,7 @@ def _sanitizer_flags(sanitize: Sanitizer | None) -> tuple[str, ...]:
 def source_hash(sanitize: Sanitizer | None = None) -> str:
     """16 hex digits over all sources and flags."""
     digest = hashlib.sha256()
-    for path in sorted(SOURCES.iterdir()):
+    for path in sorted(path for path in SOURCES.iterdir() if path.suffix in (".cpp", ".h", ".hpp")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     for unit in _units():
         digest.update(repr((unit, _FLAGS, _sanitizer_flags(sanitize))).encode())
@@ -106,9 +106,9 @@ def compile_library(directory: Path, sanitize: Sanitizer | None = None) -> Path:
             with ThreadPoolExecutor(max_workers=max(1, len(os.sched_getaffinity(0)))) as pool:
                 for _ in pool.map(_run, commands):
                     continue
-            linked = str(Path(scratch) / "linked.so")
-            _run([compiler, "-shared", *extra, *objects, "-lpthread", "-o", linked])
-            os.replace(linked, target)
+            linked = Path(scratch) / "linked.so"
+            _run([compiler, "-shared", *extra, *objects, "-lpthread", "-o", str(linked)])
+            linked.replace(target)
     except OSError as error:
         raise NativeUnavailable(f"cannot write the library to {directory}: {error}") from error
     return target

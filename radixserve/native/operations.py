@@ -138,10 +138,11 @@ def rope_append(
     k_norm: torch.Tensor | None = None,
     eps: float = 0.0,
 ) -> Operation:
-    """Rotate q and k of ``qkv`` [T, (heads + 2 kv_heads) head_dim] by halves; q to ``q_out`` [T, heads head_dim], k and v to their slots.
+    """Rotate q and k of ``qkv`` [T, (heads + 2 kv_heads) head_dim] by halves; q goes to ``q_out`` [T, heads head_dim],
+    k and v to their slots of one layer's caches (`radixserve.native.kv_layout`).
 
-    ``cos``, ``sin``: fp32[positions, head_dim / 2], position by position. ``q_norm``, ``k_norm``: fp32[head_dim], RMSNorm over each head before
-    the rotation. Caches: one layer, see `radixserve.native.kv_layout`.
+    ``cos``, ``sin``: fp32[positions, head_dim / 2], position by position. ``q_norm``, ``k_norm``: fp32[head_dim], RMSNorm
+    over each head before the rotation.
     """
     _matrix(qkv, (heads + 2 * kv_heads) * head_dim)
     _matrix(q_out, heads * head_dim)

@@ -86,7 +86,7 @@ def _quads(integers: Bytes) -> Bytes:
 def _nibbles(integers: Bytes) -> Bytes:
     """Integers [rows, K] below 16 -> [panels, groups, 4, 16 rows, 4] with quad i low and quad i + 4 high."""
     quads = _quads(integers)
-    return quads[:, :, :4] | quads[:, :, 4:] << 4
+    return quads[:, :, :4] | quads[:, :, 4:] << np.uint8(4)
 
 
 def _by_panel(values: Bytes) -> Bytes:
@@ -96,7 +96,7 @@ def _by_panel(values: Bytes) -> Bytes:
 
 
 def _pack_q8_0(blocks: Bytes) -> tuple[Bytes, Bytes]:
-    integers = blocks[:, :, 2:] ^ 128  # int8 + 128 as uint8
+    integers = blocks[:, :, 2:] ^ np.uint8(128)  # int8 + 128 as uint8
     return _quads(integers.reshape(len(blocks), -1)), _by_panel(blocks[:, :, :2])
 
 
@@ -136,7 +136,7 @@ def _pack_q6_k(blocks: Bytes) -> tuple[Bytes, Bytes]:
     # Two halves of 128 weights; in each, 64 bytes of low nibbles and 32 bytes of high bit pairs for quarters of 32 weights.
     low = _low_then_high(blocks[:, :, :128].reshape(rows, supers, 2, 64)).reshape(rows, -1)
     pairs = blocks[:, :, 128:192].reshape(rows, supers, 2, 1, 32)
-    high = (pairs >> np.array([0, 2, 4, 6], np.uint8).reshape(4, 1) & 3).reshape(rows, -1)
+    high = (pairs >> np.array([0, 2, 4, 6], np.uint8).reshape(4, 1) & np.uint8(3)).reshape(rows, -1)
     quads = _quads(high)
     two_bits = quads[:, :, 0:2] | quads[:, :, 2:4] << 2 | quads[:, :, 4:6] << 4 | quads[:, :, 6:8] << 6
     panels, groups = quads.shape[:2]

@@ -68,8 +68,10 @@ class Program:
             )
         )
 
-    def __len__(self) -> int:
-        return len(self._operations)
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The operations in the order in which they run."""
+        return self._operations
 
     def run(self, batch: StepBatch) -> None:
         """Run all operations on the batch; the tensors' capacities must hold its tokens and wanted rows."""

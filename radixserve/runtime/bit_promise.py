@@ -42,19 +42,20 @@ def _linears(decoder: Decoder) -> list[str]:
     """Every kind of linear of the first layer, and the LM head: each row alone and among others."""
     config, layer, dtype = decoder.config, decoder.layers[0], decoder.dtype
     generator = torch.Generator().manual_seed(1)
-    hidden = torch.randn(ROWS, config.hidden_size, generator=generator).to(dtype)
+    residual = torch.randn(ROWS, config.hidden_size, generator=generator)
+    hidden = residual.to(dtype)
     inner = torch.randn(ROWS, config.intermediate_size, generator=generator).to(dtype)
     heads = torch.randn(ROWS, config.num_heads * config.head_dim, generator=generator).to(dtype)
 
     def added(linear: Linear, x: torch.Tensor) -> torch.Tensor:
-        return linear.add(x, hidden[: len(x)])
+        return linear.add(x, residual[: len(x)])
 
     kinds: tuple[tuple[str, Callable[[int], torch.Tensor]], ...] = (
         ("qkv", lambda rows: layer.qkv(hidden[:rows])),
         ("o", lambda rows: added(layer.o, heads[:rows])),
         ("gate and up", lambda rows: layer.gated(hidden[:rows])),
         ("down", lambda rows: added(layer.down, inner[:rows])),
-        ("LM head", lambda rows: decoder.logits(hidden[:rows])),
+        ("LM head", lambda rows: decoder.logits(residual[:rows])),
     )
     reasons = []
     for name, run in kinds:

@@ -38,16 +38,9 @@ class PlanBuilder:
         """
         cache = self._cache
         before = (request.group.cached_tokens, request.frontier)
-        fresh = request.lease is None
-        lease = self._lease(request)
-        if lease is None:
-            return 0
-        start = request.num_computed
-        end = self._cut(request, lease, start, grant) if cut else min(start + grant, request.num_tokens)
-        if end <= start or cache.missing_blocks(lease, end) > cache.available_blocks:
-            if fresh:
-                cache.discard(lease)
-                request.lease, request.num_computed = None, 0
+        end = self._place(request, grant, cut)
+        lease, start = request.lease, request.num_computed
+        if lease is None or end <= start:
             return 0
         cache.extend(lease, end)
         copy = cache.take_copy(lease, self.step)
@@ -70,24 +63,39 @@ class PlanBuilder:
         """The finished plan."""
         return StepPlan(self.step, tuple(self._rows), np.array(self._copies, np.int32).reshape(-1, 2))
 
-    def _lease(self, request: Request) -> Lease | None:
-        """Lease what is held, or move an existing lease on to it; sets ``num_computed``."""
+    def _place(self, request: Request, grant: int, cut: bool) -> int:
+        """Lease what is held, or move an existing lease on to it, and return where the row ends.
+
+        That is ``num_computed`` where there is no room for a row; a request that had no lease has none then.
+        """
         cache, lease = self._cache, request.lease
         if lease is not None:
             if request.remaining > 1:
                 request.num_computed = cache.rematch(lease, request.key, request.num_computed, request.match_limit)
-            return lease
+            return self._end(request, lease, grant, cut)
         for copy in (True, False):
-            # The source of a copy stays locked for this step; where that leaves no block to copy to, do without.
+            # The source of a copy stays locked for this step; where that leaves too few blocks, do without.
             lease = cache.acquire(request.namespace, request.key, request.match_limit, copy=copy)
-            if lease.copy is None or cache.available_blocks > 0:
-                request.lease, request.num_computed = lease, lease.leased_tokens
-                return lease
+            request.lease, request.num_computed = lease, lease.leased_tokens
+            end = self._end(request, lease, grant, cut)
+            if end > request.num_computed:
+                return end
+            copied = lease.copy is not None
             cache.discard(lease)
-        return None
+            request.lease, request.num_computed = None, 0
+            if not copied:
+                break
+        return 0
+
+    def _end(self, request: Request, lease: Lease, grant: int, cut: bool) -> int:
+        """Where the row ends for want of budget or blocks."""
+        start = request.num_computed
+        if cut:
+            return self._cut(request, lease, start, grant)
+        end = min(start + grant, request.num_tokens)
+        return end if self._cache.missing_blocks(lease, end) <= self._cache.available_blocks else start
 
     def _cut(self, request: Request, lease: Lease, start: int, grant: int) -> int:
-        """Where the row ends for want of budget or blocks."""
         size = self._cache.block_size
         room = (len(lease.table) + self._cache.available_blocks) * size - start
         end = chunk_end(start, request.num_tokens, min(grant, room), size)

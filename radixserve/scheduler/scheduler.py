@@ -22,7 +22,7 @@ from radixserve.config import SchedulerConfig
 from radixserve.messages import FinishReason, TokenLogprob
 from radixserve.scheduler.admission import Admission, StepForecast
 from radixserve.scheduler.budget import CostModel, split_budget, step_work
-from radixserve.scheduler.plan import PlanRow, RowResult, StepPlan, StepResult
+from radixserve.scheduler.plan import RowResult, StepPlan, StepResult
 from radixserve.scheduler.plan_builder import PlanBuilder
 from radixserve.scheduler.policy import ByPriority, FirstComeFirstServed, WaitingQueue
 from radixserve.scheduler.request import Request, RequestState, SampleGroup
@@ -248,9 +248,13 @@ class Scheduler:
             preempted = True
 
     def _give_way(self) -> None:
-        """Blocks ran out: preempt one. A request that is alone and still finds none can never go on."""
+        """Blocks ran out: preempt one.
+
+        A request that is alone and still finds none can go on only if it can do without a copy, whose source takes up
+        a block as well.
+        """
         victim = self._victim()
-        if len(self.running) == 1:
+        if len(self.running) == 1 and (victim.lease is None or victim.lease.copy is None):
             self.finish(victim, FinishReason.ERROR, error="out of KV blocks")
         else:
             self._preempt(victim)
@@ -361,7 +365,7 @@ class Scheduler:
         self.cache.collect(plan.step)
         if result.seconds > 0:
             self.cost.observe(*step_work(plan), result.seconds)
-        for row, outcome, request in zip(plan.rows, result.rows, flight.requests, strict=True):
+        for outcome, request in zip(result.rows, flight.requests, strict=True):
             request.in_flight -= 1
             if request.state is RequestState.FINISHED:
                 self._release(request)
@@ -369,7 +373,7 @@ class Scheduler:
                 self._fail_request(request, outcome.error)
             else:
                 self._acquit(request)
-                self._take(request, row, outcome)
+                self._take(request, outcome)
 
     def _acquit(self, request: Request) -> None:
         """A suspect ran alone and did not fail."""
@@ -378,7 +382,7 @@ class Scheduler:
             request.state = RequestState.RUNNING
             self.running.append(request)
 
-    def _take(self, request: Request, row: PlanRow, outcome: RowResult) -> None:
+    def _take(self, request: Request, outcome: RowResult) -> None:
         assert request.lease is not None, "a request in flight holds a lease"
         self.cache.settle(request.lease, request.key, request.num_computed)
         if outcome.prompt_logprobs:
@@ -386,15 +390,16 @@ class Scheduler:
             request.logprob_next += len(outcome.prompt_logprobs)
         if request.remaining:
             return
+        samples = [request]
         if not request.forked:
-            self._fork(request, request.lease)
-        for index, sample in enumerate(request.group.samples if row.num_samples > 1 else [request]):
+            samples = self._fork(request, request.lease)
+        for index, sample in enumerate(samples):
             if outcome.token_ids:
                 self._draw(sample, outcome.token_ids[index], outcome.logprobs[index : index + 1])
             else:
                 self.finish(sample, FinishReason.LENGTH)
 
-    def _fork(self, request: Request, lease: Lease) -> None:
+    def _fork(self, request: Request, lease: Lease) -> list[Request]:
         """The prompt of ``n`` samples is computed: each goes on from it, with a lease of its own on all of it."""
         request.forked = True
         samples = [request, *(request.sample(index) for index in range(1, request.sampling.n))]
@@ -406,6 +411,7 @@ class Scheduler:
         for sample in samples[1:]:
             self.requests[sample.rid] = sample
             self._start(sample)
+        return samples
 
     def _draw(self, request: Request, token: int, logprobs: tuple[TokenLogprob, ...]) -> None:
         """``token`` was drawn for ``request``."""

@@ -18,7 +18,10 @@ from tests.cache.oracle import Oracle
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A request. ``computed``: planned so far; ``in_place``: of it, what is collected and still in the job's own blocks."""
+    """A request. ``computed``: planned so far; ``in_place``: tokens that are collected and still in the lease's blocks.
+
+    ``moved``: the step for which the lease took over another's blocks; what earlier steps computed went to its old ones.
+    """
 
     namespace: Namespace
     tokens: list[int]
@@ -27,6 +30,7 @@ class Job:
     samples: int = 1
     computed: int = 0
     in_place: int = 0
+    moved: int = 0
     lease: Lease | None = None
     flights: int = 0
     aborted: bool = False
@@ -52,6 +56,9 @@ def next_token(tokens: Sequence[int], sample: int, alphabet: int) -> int:
     return (sum((index + 1) * token for index, token in enumerate(tokens)) + sample) % alphabet
 
 
+PUBLIC = Namespace("m")
+
+
 class Driver:
     """``alphabet`` is the vocabulary's size; steps in flight are kept in order in ``flights``."""
 
@@ -67,13 +74,16 @@ class Driver:
         self.jobs: list[Job] = []
         self.flights: list[_Flight] = []
         self.step = 0
+        self.arrivals = 0
         self.exact_matches = 0
 
     # ---------------------------------------------------------------- requests
 
     def arrive(self, namespace: Namespace, tokens: Sequence[int], outputs: int = 0, samples: int = 1) -> Job:
         """Queue a request that generates ``outputs`` tokens (one more step computes the last of them)."""
-        job = Job(namespace, list(tokens), len(tokens), len(tokens) + outputs, samples)
+        self.arrivals += 1
+        own = self.cache.namespace_of(namespace, f"r{self.arrivals}")
+        job = Job(own, list(tokens), len(tokens), len(tokens) + outputs, samples)
         self.jobs.append(job)
         return job
 
@@ -91,12 +101,26 @@ class Driver:
         assert before - self.cache.available_blocks == cost, "locked_by foretells what acquire locks"
         self.check()
 
+    def serve(self, tokens: Sequence[int], namespace: Namespace = PUBLIC, *, outputs: int = 0) -> int:
+        """One request alone from arrival to its end; returns how many tokens its prompt hit."""
+        job = self.arrive(namespace, tokens, outputs)
+        self.admit(job)
+        hit = job.computed
+        while job in self.jobs:
+            assert self.plan([(job, len(job.tokens))])
+            self.collect()
+        return hit
+
     def probe(self, namespace: Namespace, tokens: Sequence[int], limit: int) -> int:
         """The length of a match, which lies within what the oracles say, and changes nothing."""
         books = self._books()
         match = self.cache.match(namespace, encode_tokens(tokens), limit)
         assert self._books() == books, "match is read-only"
         low, high = self.must.match(namespace, tokens, limit), self.may.match(namespace, tokens, limit)
+        if self.cache.config.prefix_cache == "off":
+            low = 0  # what no lease holds is forgotten
+        elif self.cache.config.prefix_cache == "force_miss":
+            low = high = 0
         assert low <= match.total <= high, f"{match.total} tokens matched, {low} to {high} are held"
         self.exact_matches += low == high
         return match.total
@@ -175,7 +199,7 @@ class Driver:
         assert job.computed <= moved <= max(limit, job.computed)
         if moved > job.computed:
             assert moved == lease.leased_tokens <= self.may.match(job.namespace, job.tokens, limit)
-            job.computed, job.in_place = moved, 0
+            job.computed, job.in_place, job.moved = moved, 0, self.step
         self.check()
         end = min(job.computed + count, len(job.tokens))
         if end == job.computed or not self._make_room(lease, end):
@@ -235,13 +259,14 @@ class Driver:
             if job.lease is not None and job.flights == 0 and job.aborted:
                 self._release(job, keep_tail=True)
             elif not job.aborted:
-                self._settle(job, end)
+                self._settle(job, end, step)
         self.check()
 
-    def _settle(self, job: Job, end: int) -> None:
+    def _settle(self, job: Job, end: int, step: int) -> None:
         lease = job.held
         pending = self._any_pending()
-        job.in_place = end
+        if step >= job.moved:
+            job.in_place = end
         self.cache.settle(lease, job.key, end)
         whole = end // self.size * self.size
         assert pending or lease.node.end >= whole, "all full blocks are the tree's after a step"

@@ -1,135 +1,155 @@
-"""Random histories of the cache against the naive oracle and a KV array that knows what it holds."""
+"""Random histories of the cache against the naive oracle and a KV array that knows what it holds.
+
+A history is a number of operations drawn from a seed, so hypothesis shrinks a failure to a short beginning of it.
+"""
 
 from __future__ import annotations
 
-from hypothesis import settings
+import random
+from typing import Literal
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from radixserve.cache.namespace import Namespace
 from radixserve.config import CacheConfig
 from tests.cache.driver import Driver, Job
 
 NAMESPACES = (Namespace("m"), Namespace("m", "", b"a"), Namespace("m", "", b"b"), Namespace("m", "adapter", b"a"))
-ALPHABET = 2
+SIZES = st.sampled_from([1, 3, 4, 16])
+POLICIES: st.SearchStrategy[Literal["lru", "lfu"]] = st.sampled_from(["lru", "lfu"])
+SEEDS = st.integers(0, 2**32 - 1)
 
 
-class CacheMachine(RuleBasedStateMachine):
-    """Requests of several tenants that share, part and repeat; ``depth`` steps in flight at most."""
+class History:
+    """Requests of several tenants that share, part and repeat; at most ``depth`` steps in flight.
 
-    depth = 1
-    blocks = (400,)
+    ``loss``: whether anything is evicted, disowned or fails, so that less may be found than was stored.
+    """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.driver = Driver(CacheConfig(num_blocks=2))
-        self.seen: list[list[int]] = [[]]
+    def __init__(self, driver: Driver, rng: random.Random, *, depth: int = 1, loss: bool = True) -> None:
+        self.driver = driver
+        self.rng = rng
+        self.depth = depth
+        self.prompts: list[list[int]] = [[]]
+        gentle = [(self.arrive, 6), (self.admit, 5), (self.plan, 12), (self.collect, 10), (self.leave, 1)]
+        gentle += [(self.preempt, 1), (self.probe, 3)]
+        rough = [(self.fail, 1), (self.disown, 1), (self.evict, 2), (self.flush, 1)] if loss else []
+        self.operations = [operation for operation, weight in gentle + rough for _ in range(weight)]
 
-    @initialize(data=st.data(), size=st.sampled_from([1, 3, 4, 16]), policy=st.sampled_from(["lru", "lfu"]))
-    def build(self, data: st.DataObject, size: int, policy: str) -> None:
-        blocks = data.draw(st.sampled_from(self.blocks))
-        eviction = "lfu" if policy == "lfu" else "lru"
-        config = CacheConfig(
-            block_size=size, num_blocks=blocks, eviction="lfu" if eviction == "lfu" else "lru", ghost_tokens=200
-        )
-        self.driver = Driver(config, ALPHABET)
-
-    def _tokens(self, data: st.DataObject) -> list[int]:
-        """A prompt that often begins like an earlier one, cut anywhere."""
-        base = data.draw(st.sampled_from(self.seen))
-        kept = base[: data.draw(st.integers(0, len(base)))]
-        most = max(4, 2 * self.driver.size + 2)
-        fresh = data.draw(st.lists(st.integers(0, ALPHABET - 1), min_size=0 if kept else 1, max_size=most))
-        self.seen = [*self.seen[-7:], kept + fresh]
-        return kept + fresh
-
-    def _idle(self) -> list[Job]:
-        return [job for job in self.driver.jobs if job.flights == 0]
-
-    def _leased(self) -> list[Job]:
-        """Jobs whose next token is known: a row can be planned for them."""
-        return [job for job in self.driver.jobs if job.lease is not None and job.computed < len(job.tokens)]
-
-    @rule(data=st.data(), namespace=st.sampled_from(NAMESPACES), outputs=st.integers(0, 6), samples=st.integers(1, 3))
-    def arrive(self, data: st.DataObject, namespace: Namespace, outputs: int, samples: int) -> None:
-        if len(self.driver.jobs) < 8:
-            job = self.driver.arrive(namespace, self._tokens(data), outputs, samples if outputs else 1)
-            if data.draw(st.booleans()):
-                self.driver.admit(job)
-
-    @precondition(lambda self: any(job.lease is None for job in self.driver.jobs))
-    @rule(data=st.data())
-    def admit(self, data: st.DataObject) -> None:
-        self.driver.admit(data.draw(st.sampled_from([job for job in self.driver.jobs if job.lease is None])))
-
-    @precondition(lambda self: self._leased() and len(self.driver.flights) < self.depth)
-    @rule(data=st.data())
-    def plan(self, data: st.DataObject) -> None:
-        leased = self._leased()
-        chosen = data.draw(st.lists(st.sampled_from(leased), min_size=1, max_size=len(leased), unique=True))
-        whole = data.draw(st.booleans())
-        chunks = [(job, 1000 if whole else data.draw(st.integers(1, 2 * self.driver.size))) for job in chosen]
-        self.driver.plan(chunks)
-
-    @precondition(lambda self: self.driver.flights)
-    @rule()
-    def collect(self) -> None:
-        self.driver.collect()
-
-    @precondition(lambda self: self.driver.flights)
-    @rule(chance=st.integers(0, 3))
-    def fail(self, chance: int) -> None:
-        if chance == 0:
-            self.driver.fail()
-        else:
-            self.driver.collect()
-
-    @precondition(lambda self: self.driver.jobs)
-    @rule(data=st.data(), keep_tail=st.booleans(), forget=st.booleans())
-    def abort(self, data: st.DataObject, keep_tail: bool, forget: bool) -> None:
-        self.driver.leave(data.draw(st.sampled_from(self.driver.jobs)), keep_tail=keep_tail, forget=forget)
-
-    @precondition(lambda self: any(job.lease is not None for job in self._idle()))
-    @rule(data=st.data(), how=st.sampled_from(["preempt", "preempt", "preempt whole", "disown"]))
-    def take_back(self, data: st.DataObject, how: str) -> None:
-        job = data.draw(st.sampled_from([job for job in self._idle() if job.lease is not None]))
-        if how == "disown":
-            self.driver.disown(job)
-        else:
-            self.driver.preempt(job, keep_tail=how == "preempt")
-
-    @rule(count=st.integers(0, 12), everything=st.booleans())
-    def shrink(self, count: int, everything: bool) -> None:
-        if everything and count == 0:
-            self.driver.flush()
-        elif count >= 9:
-            self.driver.evict(count - 8)
-
-    @rule(data=st.data(), namespace=st.sampled_from(NAMESPACES))
-    def probe(self, data: st.DataObject, namespace: Namespace) -> None:
-        tokens = self._tokens(data)
-        self.driver.probe(namespace, tokens, data.draw(st.integers(0, len(tokens))))
-
-    def teardown(self) -> None:
+    def run(self, count: int) -> None:
+        """So many operations, then everything is let go of."""
+        for _ in range(count):
+            self.rng.choice(self.operations)()
         self.driver.finish()
 
+    def tokens(self) -> list[int]:
+        """A prompt that often begins like an earlier one, cut anywhere."""
+        rng, size = self.rng, self.driver.size
+        base = rng.choice(self.prompts)
+        kept = base[: rng.choice([len(base), rng.randint(0, len(base))])]
+        fresh = [rng.randrange(self.driver.alphabet) for _ in range(rng.randint(0 if kept else 1, 2 * size + 2))]
+        self.prompts = [*self.prompts[-7:], (kept + fresh)[: 5 * size + 5]]
+        return self.prompts[-1]
 
-class SmallPoolMachine(CacheMachine):
-    """So few blocks that every request must evict, and some find none."""
+    def jobs(self, *, leased: bool | None = None, idle: bool = False) -> list[Job]:
+        return [
+            job
+            for job in self.driver.jobs
+            if leased in (None, job.lease is not None) and not (idle and job.flights)
+        ]
 
-    blocks = (2, 6, 14, 40)
+    def arrive(self) -> None:
+        if len(self.driver.jobs) < 8:
+            outputs = self.rng.choice([0, 1, 3, 6, 20])
+            samples = self.rng.choice([1, 1, 1, 2, 3]) if outputs else 1
+            self.driver.arrive(self.rng.choice(NAMESPACES), self.tokens(), outputs, samples)
+
+    def admit(self) -> None:
+        for job in self.jobs(leased=False)[: self.rng.randint(1, 4)]:
+            self.driver.admit(job)
+
+    def plan(self) -> None:
+        jobs = [job for job in self.jobs(leased=True) if job.computed < len(job.tokens)]
+        if not jobs or len(self.driver.flights) == self.depth:
+            return
+        self.rng.shuffle(jobs)
+        chosen = jobs[: self.rng.choice([1, len(jobs), len(jobs)])]
+        longest = self.rng.choice([1, self.driver.size, 2 * self.driver.size, 1000])
+        self.driver.plan([(job, self.rng.randint(1, longest)) for job in chosen])
+
+    def collect(self) -> None:
+        if self.driver.flights:
+            self.driver.collect()
+
+    def fail(self) -> None:
+        if self.driver.flights:
+            self.driver.fail()
+
+    def leave(self) -> None:
+        if jobs := self.jobs():
+            self.driver.leave(
+                self.rng.choice(jobs), keep_tail=self.rng.random() < 0.5, forget=self.rng.random() < 0.5
+            )
+
+    def preempt(self) -> None:
+        if jobs := self.jobs(leased=True, idle=True):
+            self.driver.preempt(self.rng.choice(jobs), keep_tail=self.rng.random() < 0.5)
+
+    def disown(self) -> None:
+        if jobs := self.jobs(leased=True, idle=True):
+            self.driver.disown(self.rng.choice(jobs))
+
+    def evict(self) -> None:
+        self.driver.evict(self.rng.randint(0, 6))
+
+    def flush(self) -> None:
+        if self.rng.random() < 0.2:
+            self.driver.flush()
+
+    def probe(self) -> None:
+        tokens = self.tokens()
+        self.driver.probe(self.rng.choice(NAMESPACES), tokens, self.rng.randint(0, len(tokens)))
 
 
-class OverlappedMachine(CacheMachine):
-    """Two steps in flight."""
-
-    depth = 2
-    blocks = (10, 24, 60, 200)
+def config(size: int, blocks: int, policy: Literal["lru", "lfu"] = "lru") -> CacheConfig:
+    return CacheConfig(block_size=size, num_blocks=blocks, eviction=policy, ghost_tokens=300)
 
 
-TestCache = CacheMachine.TestCase
-TestCache.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestSmallPool = SmallPoolMachine.TestCase
-TestSmallPool.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
-TestOverlapped = OverlappedMachine.TestCase
-TestOverlapped.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(seed=SEEDS, count=st.integers(50, 150), size=SIZES, policy=POLICIES, alphabet=st.sampled_from([2, 3]))
+def test_everything_that_was_stored_is_found_token_by_token(
+    seed: int, count: int, size: int, policy: Literal["lru", "lfu"], alphabet: int
+) -> None:
+    driver = Driver(config(size, 3000 if size == 1 else 800, policy), alphabet)
+    history = History(driver, random.Random(seed), loss=False)
+    history.run(count)
+    assert driver.cache.stats.evicted_blocks == 0 or not driver.jobs
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=SEEDS, count=st.integers(50, 250), size=SIZES, policy=POLICIES, per_size=st.integers(2, 60))
+def test_a_small_pool_never_gives_wrong_kv(
+    seed: int, count: int, size: int, policy: Literal["lru", "lfu"], per_size: int
+) -> None:
+    blocks = max(2, per_size * (4 if size == 1 else 1))
+    History(Driver(config(size, blocks, policy)), random.Random(seed)).run(count)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=SEEDS, count=st.integers(50, 250), size=SIZES, policy=POLICIES, per_size=st.integers(4, 80))
+def test_two_steps_in_flight_never_read_a_freed_block(
+    seed: int, count: int, size: int, policy: Literal["lru", "lfu"], per_size: int
+) -> None:
+    blocks = max(2, per_size * (4 if size == 1 else 1))
+    History(Driver(config(size, blocks, policy)), random.Random(seed), depth=2).run(count)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(seed=SEEDS, count=st.integers(50, 150), size=SIZES, mode=st.sampled_from(["off", "force_miss"]))
+def test_the_switched_off_modes_keep_the_same_books(
+    seed: int, count: int, size: int, mode: Literal["off", "force_miss"]
+) -> None:
+    blocks = 240 if size == 1 else 60
+    driver = Driver(CacheConfig(block_size=size, num_blocks=blocks, prefix_cache=mode))
+    History(driver, random.Random(seed)).run(count)

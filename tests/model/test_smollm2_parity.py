@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
 import torch
-
 from radixserve.model.loader import LoadedModel
+
 from radixserve.runtime.model_runner import ModelRunner
 from radixserve.scheduler.plan import StepPlan
 from tests.model.transformers_model import transformers_model
@@ -51,7 +50,7 @@ class Reference:
 
 
 @pytest.fixture(scope="module")
-def reference(smollm2: LoadedModel) -> Iterator[Reference]:
+def reference(smollm2: LoadedModel) -> Reference:
     model = transformers_model(smollm2.config, smollm2.weights)
     sequences, logits, lengths = [], [], []
     with torch.inference_mode():
@@ -63,7 +62,7 @@ def reference(smollm2: LoadedModel) -> Iterator[Reference]:
             lengths.append(ids.shape[1])
             sequences.append(whole[0].tolist())
             logits.append(model(whole[:, :-1]).logits[0])
-    yield Reference(sequences, lengths, logits)
+    return Reference(sequences, lengths, logits)
 
 
 def run(model: LoadedModel, reference: Reference) -> list[torch.Tensor]:

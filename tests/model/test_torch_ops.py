@@ -49,7 +49,7 @@ def differing(run: Callable[[slice], torch.Tensor], sizes: tuple[int, ...] = SIZ
 def test_linear_rows_do_not_depend_on_the_batch(shape: tuple[int, int], dtype: torch.dtype) -> None:
     out_features, in_features = shape
     linear = TorchOps(dtype).linear((random(*shape) / in_features**0.5).to(dtype), random(out_features, seed=3))
-    x, residual = random(ROWS, in_features, seed=1).to(dtype), random(ROWS, out_features, seed=2).to(dtype)
+    x, residual = random(ROWS, in_features, seed=1).to(dtype), random(ROWS, out_features, seed=2)
     assert differing(lambda rows: linear(x[rows])) == []
     assert differing(lambda rows: linear.add(x[rows], residual[rows])) == []
 
@@ -76,10 +76,10 @@ def test_head_rows_do_not_depend_on_the_batch() -> None:
 @pytest.mark.parametrize("head_dim", [16, 24, 64])
 def test_norm_and_rope_rows_do_not_depend_on_the_batch(head_dim: int, dtype: torch.dtype) -> None:
     ops = TorchOps(dtype)
-    x, heads = random(ROWS, 577).to(dtype), random(ROWS, 5, head_dim, seed=1).to(dtype)
+    x, heads = random(ROWS, 577), random(ROWS, 5, head_dim, seed=1).to(dtype)
     weight, norm = random(577, seed=2), random(5, head_dim, seed=3)
     cos, sin = random(ROWS, head_dim, seed=4), random(ROWS, head_dim, seed=5)
-    assert differing(lambda rows: ops.rms_norm(x[rows], weight, 1e-5)) == []
+    assert differing(lambda rows: ops.rms_norm(x[rows], weight, 1e-5, dtype)) == []
     assert differing(lambda rows: ops.rope(heads[rows], cos[rows], sin[rows], norm, 1e-5)) == []
 
 
@@ -88,7 +88,7 @@ def test_results(make: Callable[[torch.dtype], TorchOps], dtype: torch.dtype) ->
     ops = make(dtype)
     weight, up = ((random(48, 40, seed=seed) / 40**0.5).to(dtype) for seed in (0, 1))
     bias, up_bias = random(48, seed=2), random(48, seed=3)
-    x, residual = random(9, 40, seed=4).to(dtype), random(9, 48, seed=5).to(dtype)
+    x, residual = random(9, 40, seed=4).to(dtype), random(9, 48, seed=5)
     exact = x.double() @ weight.double().T + bias.to(dtype).double()
     exact_up = x.double() @ up.double().T + up_bias.to(dtype).double()
     rtol, atol = (1e-5, 1e-5) if dtype == torch.float32 else (2e-2, 3e-2)
@@ -100,7 +100,9 @@ def test_results(make: Callable[[torch.dtype], TorchOps], dtype: torch.dtype) ->
     linear = ops.linear(weight, bias)
     before = residual.clone()
     check(linear(x), exact)
-    check(linear.add(x, residual), exact + residual.double())
+    added = linear.add(x, residual)
+    assert added.dtype == torch.float32
+    torch.testing.assert_close(added.double(), exact + residual, rtol=rtol, atol=atol)
     assert torch.equal(residual, before)
     check(ops.gated(weight, up, bias, up_bias)(x), torch.nn.functional.silu(exact) * exact_up)
     check(

@@ -32,7 +32,7 @@ class Shape:
 
     @property
     def scale(self) -> float:
-        return self.head_dim**-0.5
+        return float(self.head_dim**-0.5)
 
 
 @dataclass
@@ -81,7 +81,9 @@ class Scene:
         return request
 
     def slot(self, request: Request, position: int) -> int:
-        return request.table[position // self.shape.block_size] * self.shape.block_size + position % self.shape.block_size
+        return (
+            request.table[position // self.shape.block_size] * self.shape.block_size + position % self.shape.block_size
+        )
 
     def caches(self) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V in the kernels' layout."""

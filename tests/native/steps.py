@@ -15,7 +15,7 @@ from radixserve.native.program import Program, StepBatch
 ALL_ISAS = NativeLibrary.load().available_isas()
 
 
-def int32(values: Sequence[int] | npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+def int32(values: npt.ArrayLike) -> npt.NDArray[np.int32]:
     return np.ascontiguousarray(values, dtype=np.int32)
 
 

@@ -97,7 +97,7 @@ def test_blocks_that_were_not_written_are_not_read(library: NativeLibrary) -> No
 def test_blocks_below_the_window_are_not_read(library: NativeLibrary) -> None:
     scene = Scene(Shape(head_dim=64, window=40), num_blocks=60)
     request = scene.add(400, 1)
-    for position in range(0, 352):
+    for position in range(352):
         scene.v[scene.slot(request, position)] = float("nan")
     request.table[:22] = [-(2**20)] * 22
     assert scene.attend(library, scene.queries()).isfinite().all()

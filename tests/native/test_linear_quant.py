@@ -49,7 +49,9 @@ def rounded(x: torch.Tensor) -> torch.Tensor:
     return (quants.double() * (largest / 127).double()).reshape(len(x), -1)
 
 
-def case(form: Format, rows: int, out_features: int, in_features: int) -> tuple[PackedWeight, torch.Tensor, torch.Tensor]:
+def case(
+    form: Format, rows: int, out_features: int, in_features: int
+) -> tuple[PackedWeight, torch.Tensor, torch.Tensor]:
     blocks = random_blocks(form, out_features, in_features, seed=rows)
     x = torch.randn(rows, in_features, generator=torch.Generator().manual_seed(rows))
     return pack_quantized(form, blocks, in_features), x, dequantized(form, blocks)
@@ -89,7 +91,9 @@ def test_is_near_the_dequantized_matrix(library: NativeLibrary, form: Format) ->
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_row_has_the_same_bits_in_every_batch_and_with_every_thread_count(library: NativeLibrary, form: Format) -> None:
+def test_a_row_has_the_same_bits_in_every_batch_and_with_every_thread_count(
+    library: NativeLibrary, form: Format
+) -> None:
     packed, x, _ = case(form, 110, 72, 512)
     alone = torch.empty(110, 72)
     for row in range(110):

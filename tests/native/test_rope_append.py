@@ -68,7 +68,7 @@ def test_against_torch(
     )
     run(library, operation, batch_of([0] * tokens, positions=positions.tolist(), slots=slots.tolist()))
 
-    q, k, v = qkv.view(tokens, -1, head_dim).split([heads, kv_heads, kv_heads], dim=1)
+    q, k, v = qkv.view(tokens, -1, head_dim).tensor_split([heads, heads + kv_heads], dim=1)
     expected = []
     for part, weight in ((q, weights[0]), (k, weights[1])):
         plain = part.double()

@@ -1,11 +1,12 @@
 // The C ABI of the kernel library: plain structs and eight functions, no torch, no Python.
 //
-// A step is a list of operations (RsOp), described once per model by the caller and run by one call of rs_run. Pointers in the
-// operations are fixed; what changes from step to step is in RsBatch. Nothing is owned by the library but its threads and its
-// scratch memory: every pointer must stay valid while rs_run is inside.
+// A step is a list of operations (RsOp), described once per model by the caller and run by one call of rs_run. Pointers
+// in the operations are fixed; what changes from step to step is in RsBatch. Nothing is owned by the library but its
+// threads and its scratch memory: every pointer must stay valid while rs_run is inside.
 //
-// Sizes are counts of elements, strides are counts of elements between rows. Rows of activations are contiguous along the last
-// dimension. `rows` of an operation says which rows it works on: all tokens of the batch, or only those whose logits are wanted.
+// Sizes are counts of elements, strides are counts of elements between rows. Rows of activations are contiguous along
+// the last dimension. `rows` of an operation says which rows it works on: all tokens of the batch, or only those whose
+// logits are wanted.
 #pragma once
 #include <stdint.h>
 
@@ -56,7 +57,8 @@ typedef struct RsOp {
   const void* params;
 } RsOp;
 
-// out[row] = table[token id]. `table` is a weight matrix [vocab, width] in any format, so that a tied head is kept once.
+// out[row] = table[token id]. `table` is a weight matrix [vocab, width] in any format, so that a tied head is kept
+// once.
 typedef struct RsEmbedding {
   const void* table;
   void* out;
@@ -67,8 +69,9 @@ typedef struct RsEmbedding {
   int64_t out_stride;
 } RsEmbedding;
 
-// h = x + delta (x alone where delta is null), rounded to x's type; residual = h where residual is not null (may be x itself);
-// out = h / sqrt(mean(h^2) + eps) * weight. With RS_WANTED_ROWS row i reads x[wanted_rows[i]] and delta[wanted_rows[i]].
+// h = x + delta (x alone where delta is null), rounded to x's type; residual = h where residual is not null (may be x
+// itself); out = h / sqrt(mean(h^2) + eps) * weight. With RS_WANTED_ROWS row i reads x[wanted_rows[i]] and
+// delta[wanted_rows[i]].
 typedef struct RsNorm {
   const void* x;
   const void* delta;
@@ -91,7 +94,7 @@ typedef struct RsLinear {
   const float* bias;  // [out_features] or null
   const void* x;
   void* out;
-  int32_t format;    // RsFormat; dense formats want x of their own type
+  int32_t format;  // RsFormat; dense formats want x of their own type
   int32_t x_type;
   int32_t out_type;
   int32_t reserved;
@@ -101,8 +104,9 @@ typedef struct RsLinear {
   int64_t out_stride;
 } RsLinear;
 
-// Rotates q and k by halves (x0, x1 -> x0 cos - x1 sin, x1 cos + x0 sin with x1 half a head away), after RMSNorm over each head where
-// q_norm and k_norm are given; q goes to q_out, k and v to their slots of the paged cache (layout in rope_append.hpp).
+// Rotates q and k by halves (x0, x1 -> x0 cos - x1 sin, x1 cos + x0 sin with x1 half a head away), after RMSNorm over
+// each head where q_norm and k_norm are given; q goes to q_out, k and v to their slots of the paged cache (layout in
+// rope_append.hpp).
 typedef struct RsRopeAppend {
   const void* qkv;  // [rows, (heads + 2 kv_heads) * head_dim]
   void* q_out;      // [rows, heads * head_dim], of kv_type
@@ -122,7 +126,8 @@ typedef struct RsRopeAppend {
   int64_t q_stride;
 } RsRopeAppend;
 
-// softmax(scale * q k^T) v over each row's own paged past; window 0 sees all, else positions (p - window, p]; softcap 0 is off.
+// softmax(scale * q k^T) v over each row's own paged past; window 0 sees all, else positions (p - window, p]; softcap 0
+// is off.
 typedef struct RsAttention {
   const void* q;  // [rows, heads * head_dim], of kv_type
   const void* k_cache;
@@ -151,7 +156,8 @@ typedef struct RsSiluMul {
   int64_t out_stride;
 } RsSiluMul;
 
-// The k largest logits of each row, largest first, ties by the lowest id. A row that holds NaN or +inf gives id -1 everywhere.
+// The k largest logits of each row, largest first, ties by the lowest id. A row that holds NaN or +inf gives id -1
+// everywhere.
 typedef struct RsTopK {
   const float* logits;  // [rows, vocab]
   int32_t* ids;         // [rows, k]
@@ -162,14 +168,14 @@ typedef struct RsTopK {
 } RsTopK;
 
 typedef struct RsCounters {
-  int64_t kv_bytes_read;  // KV bytes brought in by attention; a block that one task uses for many rows counts once
+  int64_t kv_bytes_read;   // KV bytes brought in by attention; a block that one task uses for many rows counts once
   int64_t kv_bytes_asked;  // the same without sharing: what each request alone would have brought in
   int64_t attention_tasks;
 } RsCounters;
 
 RS_EXPORT int32_t rs_abi_version(void);
-// Chooses the instruction set: "v4" (AVX-512 BF16 and VNNI), "v3" (AVX2, FMA), "generic", or "auto". Returns the name of what runs
-// now, or null if this CPU cannot run the one asked for.
+// Chooses the instruction set: "v4" (AVX-512 BF16 and VNNI), "v3" (AVX2, FMA), "generic", or "auto". Returns the name
+// of what runs now, or null if this CPU cannot run the one asked for.
 RS_EXPORT const char* rs_set_isa(const char* name);
 RS_EXPORT const char* rs_isa(void);
 // Number of threads that work on a call, the caller's own included; 1 starts none.

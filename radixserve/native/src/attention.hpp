@@ -1,5 +1,5 @@
-// Paged attention that reads a shared prefix once: softmax(scale q k^T) v over chunks of 256 tokens (attention_plan.h), with the running
-// maximum and sum of Milakov & Gimelshein 2018.
+// Paged attention that reads a shared prefix once: softmax(scale q k^T) v over chunks of 256 tokens (attention_plan.h),
+// with the running maximum and sum of Milakov & Gimelshein 2018.
 //
 // For a chunk and one KV head a pass takes some query rows (tokens x heads of the group) and does
 //
@@ -7,127 +7,15 @@
 //   softmax [rows]            m = max, p = 2^(s - m), l = sum p; masked tokens are p = 0 exactly
 //   partial [rows][head_dim]  sum p v, a chain over the chunk's tokens for each (row, dim)
 //
-// Runs of blocks that several requests share are met once by all their rows in the first and third step; an accumulator that goes through
-// memory between two runs keeps its bits. A token that a row does not see adds p v = 0; only V that was never written
-// (it may be NaN) is replaced by zeros. So (m, l, partial) of a row and a chunk do not depend on company, tile, run or thread.
+// Runs of blocks that several requests share are met once by all their rows in the first and third step; an accumulator
+// that goes through memory between two runs keeps its bits. A token that a row does not see adds p v = 0; only V that
+// was never written (it may be NaN) is replaced by zeros. So (m, l, partial) of a row and a chunk do not depend on
+// company, tile, run or thread.
 #pragma once
-#include "attention_plan.h"
-#include "linear_dense.hpp"
-#include "rope_append.hpp"
+#include "attention_pass.hpp"
 
 namespace radixserve {
 namespace RS_NAMESPACE {
-
-constexpr int kPassRows = 48;  // rows of a pass: their scores and probabilities stay in the L2 cache
-constexpr float kNegativeInfinity = -__builtin_inff();
-
-#if defined(RS_ISA_V4)
-constexpr int kWide = 4;  // vectors of K or V that meet kAttentionRows rows at a time
-#elif defined(RS_ISA_V3)
-constexpr int kWide = 2;
-#else
-constexpr int kWide = 1;
-#endif
-
-constexpr int kAhead = 2;  // sub-blocks of V between use and prefetch
-
-// The memory of one pass; `rows` of everything.
-template <class E>
-struct PassMemory {
-  float* scores;       // [rows][256]
-  float* partial;      // [rows][head_dim]
-  float* state;        // [rows][head_dim], merged partials of a tile
-  E* probabilities;    // [rows][256]
-  E* q;                // [rows][head_dim]
-  E* tail;             // [16][head_dim], a V sub-block without what was not written
-  float *maximum, *sum, *state_maximum, *state_sum;
-  int32_t *low, *high;  // tokens of the chunk that a row sees
-
-  static size_t bytes(int64_t rows, int64_t d) { return size_t(rows) * size_t(kChunk * (4 + sizeof(E)) + d * (8 + sizeof(E)) + 6 * 4) + size_t(16 * d) * sizeof(E) + 1024; }
-
-  PassMemory(void* memory, int64_t rows, int64_t d) {
-    char* next = static_cast<char*>(memory);
-    auto take = [&](size_t size) {
-      char* here = next;
-      next += (size + 63) / 64 * 64;
-      return here;
-    };
-    scores = (float*)take(size_t(rows * kChunk) * 4);
-    partial = (float*)take(size_t(rows * d) * 4);
-    state = (float*)take(size_t(rows * d) * 4);
-    probabilities = (E*)take(size_t(rows * kChunk) * sizeof(E));
-    q = (E*)take(size_t(rows * d) * sizeof(E));
-    tail = (E*)take(size_t(16 * d) * sizeof(E));
-    maximum = (float*)take(size_t(rows) * 4);
-    sum = (float*)take(size_t(rows) * 4);
-    state_maximum = (float*)take(size_t(rows) * 4);
-    state_sum = (float*)take(size_t(rows) * 4);
-    low = (int32_t*)take(size_t(rows) * 4);
-    high = (int32_t*)take(size_t(rows) * 4);
-  }
-};
-
-// scores[r][16 v + lane] for R rows and V sub-blocks; meanwhile `next`, the V sub-blocks that come after them, are on their way from memory.
-template <class A, int R, int V>
-__attribute__((noinline)) void score_block(const typename A::Element* q, const typename A::Element* const* k, const typename A::Element* const* next, int64_t d, float* scores) {
-  F acc[R][V];
-  RS_UNROLL for (int r = 0; r < R; ++r) RS_UNROLL for (int v = 0; v < V; ++v) acc[r][v] = zero();
-  for (int64_t i = 0; i < d; i += A::kStep) {
-    typename A::Vector w[V];
-    RS_UNROLL for (int v = 0; v < V; ++v) {
-      w[v] = A::load_weights(k[v] + i * kSub);
-      prefetch(next[v] + i * kSub);
-    }
-    RS_UNROLL for (int r = 0; r < R; ++r) {
-      typename A::Vector b = A::broadcast(q + r * d + i);
-      RS_UNROLL for (int v = 0; v < V; ++v) acc[r][v] = A::dot(acc[r][v], b, w[v]);
-    }
-  }
-  RS_UNROLL for (int r = 0; r < R; ++r) RS_UNROLL for (int v = 0; v < V; ++v) store(scores + r * kChunk + v * kSub, acc[r][v]);
-}
-
-// partial[r][16 v + lane] += p v for R rows and V vectors of dims, over the sub-blocks of a run.
-template <class A, int R, int V>
-__attribute__((noinline)) void weigh_block(const typename A::Element* p, const typename A::Element* const* v_subs, int subs, int64_t dim, int64_t d, float* partial) {
-  F acc[R][V];
-  RS_UNROLL for (int r = 0; r < R; ++r) RS_UNROLL for (int v = 0; v < V; ++v) acc[r][v] = load(partial + r * d + v * kLanes);
-  for (int s = 0; s < subs; ++s) {
-    const typename A::Element* values = v_subs[s] + dim * A::kStep;
-    const typename A::Element* next = v_subs[least(s + kAhead, subs - 1)] + dim * A::kStep;
-    for (int t = 0; t < kSub; t += A::kStep) {
-      typename A::Vector w[V];
-      RS_UNROLL for (int v = 0; v < V; ++v) {
-        w[v] = A::load_weights(values + t * d + v * kLanes * A::kStep);
-        prefetch(next + t * d + v * kLanes * A::kStep);
-      }
-      RS_UNROLL for (int r = 0; r < R; ++r) {
-        typename A::Vector b = A::broadcast(p + r * kChunk + s * kSub + t);
-        RS_UNROLL for (int v = 0; v < V; ++v) acc[r][v] = A::dot(acc[r][v], b, w[v]);
-      }
-    }
-  }
-  RS_UNROLL for (int r = 0; r < R; ++r) RS_UNROLL for (int v = 0; v < V; ++v) store(partial + r * d + v * kLanes, acc[r][v]);
-}
-
-template <class A, int R>
-RS_INLINE void score_rows(int rows, const typename A::Element* q, const typename A::Element* const* k, int subs, int64_t d, float* scores) {
-  if constexpr (R > 1) {
-    if (rows < R) return score_rows<A, R - 1>(rows, q, k, subs, d, scores);
-  }
-  int s = 0;
-  for (; s + kWide <= subs; s += kWide) score_block<A, R, kWide>(q, k + s, k + s + kWide, d, scores + s * kSub);
-  for (; s < subs; ++s) score_block<A, R, 1>(q, k + s, k + s + 1, d, scores + s * kSub);
-}
-
-template <class A, int R>
-RS_INLINE void weigh_rows(int rows, const typename A::Element* p, const typename A::Element* const* v, int subs, int64_t d, float* partial) {
-  if constexpr (R > 1) {
-    if (rows < R) return weigh_rows<A, R - 1>(rows, p, v, subs, d, partial);
-  }
-  int64_t dim = 0;
-  for (; dim + kWide * kLanes <= d; dim += kWide * kLanes) weigh_block<A, R, kWide>(p, v, subs, dim, d, partial + dim);
-  for (; dim < d; dim += kLanes) weigh_block<A, R, 1>(p, v, subs, dim, d, partial + dim);
-}
 
 // One layer's attention with what all its tasks need.
 template <class A>
@@ -159,22 +47,31 @@ struct Attention {
     }
   }
 
-  void score_run(PassMemory<E>& memory, int64_t first, int64_t last, int32_t request, int32_t chunk, int32_t begin, int32_t end, int64_t kv_head) const {
+  void score_run(PassMemory<E>& memory, int64_t first, int64_t last, int32_t request, int32_t chunk, int32_t begin,
+                 int32_t end, int64_t kv_head) const {
     // Behind the run's K come its first V: they are needed next.
     const E* k[kChunkSubs + kWide];
-    for (int32_t s = begin; s < end; ++s) k[s - begin] = sub_block(op.k_cache, request, int64_t(chunk) * kChunkSubs + s, kv_head);
-    for (int32_t s = 0; s < kWide; ++s) k[end - begin + s] = sub_block(op.v_cache, request, int64_t(chunk) * kChunkSubs + least(begin + s, end - 1), kv_head);
+    for (int32_t s = begin; s < end; ++s)
+      k[s - begin] = sub_block(op.k_cache, request, int64_t(chunk) * kChunkSubs + s, kv_head);
+    for (int32_t s = 0; s < kWide; ++s)
+      k[end - begin + s] =
+          sub_block(op.v_cache, request, int64_t(chunk) * kChunkSubs + least(begin + s, end - 1), kv_head);
     for (int64_t row = first; row < last; row += kAttentionRows)
-      score_rows<A, kAttentionRows>(int(least<int64_t>(kAttentionRows, last - row)), memory.q + row * op.head_dim, k, end - begin, op.head_dim, memory.scores + row * kChunk + begin * kSub);
+      score_rows<A, kAttentionRows>(int(least<int64_t>(kAttentionRows, last - row)), memory.q + row * op.head_dim, k,
+                                    end - begin, op.head_dim, memory.scores + row * kChunk + begin * kSub);
   }
 
-  void weigh_run(PassMemory<E>& memory, int64_t first, int64_t last, int32_t request, int32_t chunk, int32_t begin, int32_t end, int32_t written, int64_t kv_head) const {
+  void weigh_run(PassMemory<E>& memory, int64_t first, int64_t last, int32_t request, int32_t chunk, int32_t begin,
+                 int32_t end, int32_t written, int64_t kv_head) const {
     const E* v[kChunkSubs];
-    for (int32_t s = begin; s < end; ++s) v[s - begin] = sub_block(op.v_cache, request, int64_t(chunk) * kChunkSubs + s, kv_head);
+    for (int32_t s = begin; s < end; ++s)
+      v[s - begin] = sub_block(op.v_cache, request, int64_t(chunk) * kChunkSubs + s, kv_head);
     int32_t valid = written - (end - 1) * kSub;
     if (valid < kSub) v[end - 1 - begin] = without_unwritten(memory.tail, v[end - 1 - begin], valid);
     for (int64_t row = first; row < last; row += kAttentionRows)
-      weigh_rows<A, kAttentionRows>(int(least<int64_t>(kAttentionRows, last - row)), memory.probabilities + row * kChunk + begin * kSub, v, end - begin, op.head_dim, memory.partial + row * op.head_dim);
+      weigh_rows<A, kAttentionRows>(int(least<int64_t>(kAttentionRows, last - row)),
+                                    memory.probabilities + row * kChunk + begin * kSub, v, end - begin, op.head_dim,
+                                    memory.partial + row * op.head_dim);
   }
 
   const E* without_unwritten(E* copy, const E* v, int32_t valid) const {
@@ -184,8 +81,9 @@ struct Attention {
     return copy;
   }
 
-  // Turns a row's scores of sub-blocks [begin, end) into probabilities, in powers of two: p = 2^(c s - m) with c = scale log2 e. Only
-  // the vectors at the ends of what the row sees are masked: for the others the mask would change nothing.
+  // Turns a row's scores of sub-blocks [begin, end) into probabilities, in powers of two: p = 2^(c s - m) with c =
+  // scale log2 e. Only the vectors at the ends of what the row sees are masked: for the others the mask would change
+  // nothing.
   void softmax_row(PassMemory<E>& memory, int64_t row, int32_t begin, int32_t end) const {
     float* scores = memory.scores + row * kChunk;
     E* probabilities = memory.probabilities + row * kChunk;
@@ -215,7 +113,8 @@ struct Attention {
   }
 
   // Adds a partial to a state. Sum 0 means nothing was seen (a visible maximum gives about 1).
-  void merge(float* state, float* state_maximum, float* state_sum, const float* partial, float maximum, float sum) const {
+  void merge(float* state, float* state_maximum, float* state_sum, const float* partial, float maximum,
+             float sum) const {
     if (sum == 0) return;
     if (*state_sum == 0) {
       for (int64_t i = 0; i < op.head_dim; i += kLanes) store(state + i, load(partial + i));
@@ -226,7 +125,8 @@ struct Attention {
     float both = most(*state_maximum, maximum);
     float old_factor = exp2_scalar(*state_maximum - both), new_factor = exp2_scalar(maximum - both);
     F a = set1(old_factor), b = set1(new_factor);
-    for (int64_t i = 0; i < op.head_dim; i += kLanes) store(state + i, fma(load(state + i), a, mul(load(partial + i), b)));
+    for (int64_t i = 0; i < op.head_dim; i += kLanes)
+      store(state + i, fma(load(state + i), a, mul(load(partial + i), b)));
     *state_maximum = both;
     *state_sum = *state_sum * old_factor + sum * new_factor;
   }
@@ -246,7 +146,8 @@ struct Attention {
       for (int32_t t = 0; t < members[m].tokens; ++t) {
         int32_t token = members[m].first_token + t;
         add_query(memory, row_of(m) + t * g, token, kv_head);
-        set_visible(memory, row_of(m) + t * g, batch.seq_lens[members[m].request] - members[m].tokens + t, group.chunk * kChunk);
+        set_visible(memory, row_of(m) + t * g, batch.seq_lens[members[m].request] - members[m].tokens + t,
+                    group.chunk * kChunk);
       }
     auto for_runs = [&](auto&& body) {
       for (int32_t r = group.first_run; r < group.last_run; ++r) {
@@ -255,15 +156,21 @@ struct Attention {
         if (from < to) body(run, row_of(from), row_of(to), members[from].request);
       }
     };
-    for_runs([&](const Run& run, int64_t from, int64_t to, int32_t request) { score_run(memory, from, to, request, group.chunk, run.begin, run.end, kv_head); });
+    for_runs([&](const Run& run, int64_t from, int64_t to, int32_t request) {
+      score_run(memory, from, to, request, group.chunk, run.begin, run.end, kv_head);
+    });
     for (int32_t m = first; m < last; ++m)
-      for (int64_t row = row_of(m); row < row_of(m + 1); ++row) softmax_row(memory, row, members[m].begin, members[m].end);
+      for (int64_t row = row_of(m); row < row_of(m + 1); ++row)
+        softmax_row(memory, row, members[m].begin, members[m].end);
     __builtin_memset(memory.partial, 0, size_t(rows * d) * 4);
-    for_runs([&](const Run& run, int64_t from, int64_t to, int32_t request) { weigh_run(memory, from, to, request, group.chunk, run.begin, run.end, run.written, kv_head); });
+    for_runs([&](const Run& run, int64_t from, int64_t to, int32_t request) {
+      weigh_run(memory, from, to, request, group.chunk, run.begin, run.end, run.written, kv_head);
+    });
     for (int32_t m = first; m < last; ++m)
       for (int32_t t = 0; t < members[m].tokens; ++t) {
         int32_t token = members[m].first_token + t;
-        int64_t place = (plan.first_partial[size_t(token)] + group.chunk - plan.first_chunk[size_t(token)]) * op.heads + kv_head * g;
+        int64_t place = (plan.first_partial[size_t(token)] + group.chunk - plan.first_chunk[size_t(token)]) * op.heads +
+                        kv_head * g;
         int64_t row = row_of(m) + t * g;
         __builtin_memcpy(partials + place * d, memory.partial + row * d, size_t(g * d) * 4);
         for (int64_t h = 0; h < g; ++h) {
@@ -280,7 +187,8 @@ struct Attention {
     for (int32_t first = 0; first < count;) {
       int32_t last = first;
       int64_t rows = 0;
-      while (last < count && (last == first || rows + members[last].tokens * group_size() <= pass_rows)) rows += members[last++].tokens * group_size();
+      while (last < count && (last == first || rows + members[last].tokens * group_size() <= pass_rows))
+        rows += members[last++].tokens * group_size();
       group_pass(memory, group, first, last, kv_head);
       first = last;
     }
@@ -290,7 +198,8 @@ struct Attention {
     PassMemory<E> memory(worker_scratch(worker), pass_rows, op.head_dim);
     int64_t g = group_size(), d = op.head_dim, rows = tile.tokens * g;
     int32_t length = batch.seq_lens[tile.request];
-    int32_t position = length - (batch.query_start[tile.request + 1] - tile.first_token), last = position + tile.tokens - 1;
+    int32_t position = length - (batch.query_start[tile.request + 1] - tile.first_token),
+            last = position + tile.tokens - 1;
     for (int32_t t = 0; t < tile.tokens; ++t) add_query(memory, t * g, tile.first_token + t, kv_head);
     for (int64_t r = 0; r < rows; ++r) memory.state_sum[r] = 0;
     int32_t visible = first_visible(position, op.window);
@@ -302,9 +211,12 @@ struct Attention {
       for (int64_t r = 0; r < rows; ++r) softmax_row(memory, r, begin, end);
       __builtin_memset(memory.partial, 0, size_t(rows * d) * 4);
       weigh_run(memory, 0, rows, tile.request, chunk, begin, end, least(length - start, kChunk), kv_head);
-      for (int64_t r = 0; r < rows; ++r) merge(memory.state + r * d, memory.state_maximum + r, memory.state_sum + r, memory.partial + r * d, memory.maximum[r], memory.sum[r]);
+      for (int64_t r = 0; r < rows; ++r)
+        merge(memory.state + r * d, memory.state_maximum + r, memory.state_sum + r, memory.partial + r * d,
+              memory.maximum[r], memory.sum[r]);
     }
-    for (int64_t r = 0; r < rows; ++r) finish(memory.state + r * d, memory.state_sum[r], tile.first_token + r / g, kv_head * g + r % g);
+    for (int64_t r = 0; r < rows; ++r)
+      finish(memory.state + r * d, memory.state_sum[r], tile.first_token + r / g, kv_head * g + r % g);
   }
 
   void merge_token(int32_t token) const {
@@ -321,7 +233,8 @@ struct Attention {
 
   static void task(void* context, int64_t chunk, int worker) {
     const Attention& self = *static_cast<const Attention*>(context);
-    int64_t item = chunk / self.op.kv_heads, kv_head = chunk % self.op.kv_heads, tiles = int64_t(self.plan.tiles.size());
+    int64_t item = chunk / self.op.kv_heads, kv_head = chunk % self.op.kv_heads,
+            tiles = int64_t(self.plan.tiles.size());
     // The last tiles of a prompt see most: they go first.
     if (item < tiles)
       self.tile_task(self.plan.tiles[size_t(tiles - 1 - item)], kv_head, worker);
@@ -339,12 +252,14 @@ bool attention_typed(const RsAttention& op, const RsBatch& batch, const Attentio
   if (!memory) return false;
   Attention<A> work{op, batch, plan, memory, memory + places * d, pass_rows};
   parallel(int64_t(plan.tiles.size() + plan.groups.size()) * op.kv_heads, Attention<A>::task, &work);
-  for_rows(int64_t(plan.merged_tokens.size()), op.heads * d, [&](int64_t i) { work.merge_token(plan.merged_tokens[size_t(i)]); });
+  for_rows(int64_t(plan.merged_tokens.size()), op.heads * d,
+           [&](int64_t i) { work.merge_token(plan.merged_tokens[size_t(i)]); });
   return true;
 }
 
 bool attention(const RsAttention& op, const RsBatch& batch, const AttentionPlan& plan) {
-  return op.kv_type == RS_BF16 ? attention_typed<DenseBf16>(op, batch, plan) : attention_typed<DenseF32>(op, batch, plan);
+  return op.kv_type == RS_BF16 ? attention_typed<DenseBf16>(op, batch, plan)
+                               : attention_typed<DenseF32>(op, batch, plan);
 }
 
 }  // namespace RS_NAMESPACE

@@ -12,7 +12,8 @@ class Planner {
 
   void plan(int32_t tile_tokens) {
     int64_t chunks = 0;
-    for (int64_t r = 0; r < batch_.requests; ++r) chunks = std::max<int64_t>(chunks, (batch_.seq_lens[r] + kChunk - 1) / kChunk);
+    for (int64_t r = 0; r < batch_.requests; ++r)
+      chunks = std::max<int64_t>(chunks, (batch_.seq_lens[r] + kChunk - 1) / kChunk);
     by_chunk_.resize(size_t(chunks));
     for (int32_t r = 0; r < batch_.requests; ++r) {
       if (tokens_of(r) > kGroupTokens)
@@ -28,7 +29,8 @@ class Planner {
   int32_t first_position(int32_t request) const { return batch_.seq_lens[request] - tokens_of(request); }
 
   int64_t sub_at(const Member& member, int32_t chunk, int32_t sub) const {
-    return physical_sub(batch_.tables + member.request * batch_.table_stride, int64_t(chunk) * kChunkSubs + sub, subs_per_block_);
+    return physical_sub(batch_.tables + member.request * batch_.table_stride, int64_t(chunk) * kChunkSubs + sub,
+                        subs_per_block_);
   }
 
   void cut_into_tiles(int32_t request, int32_t tile_tokens) {
@@ -54,7 +56,8 @@ class Planner {
     }
   }
 
-  // Sorts the chunk's members by where they begin and by their blocks, and makes a group of all that share the first block.
+  // Sorts the chunk's members by where they begin and by their blocks, and makes a group of all that share the first
+  // block.
   void group_chunk(int32_t chunk) {
     std::vector<Member>& members = by_chunk_[size_t(chunk)];
     auto before = [&](const Member& a, const Member& b) {
@@ -90,15 +93,17 @@ class Planner {
     plan_.groups.push_back(group);
   }
 
-  // Members [first, last) of the group agree on all blocks before `begin` and each has one there. Because they are sorted, what the first
-  // and the last have in common all have in common; a member that ends early sorts first.
+  // Members [first, last) of the group agree on all blocks before `begin` and each has one there. Because they are
+  // sorted, what the first and the last have in common all have in common; a member that ends early sorts first.
   void add_runs(const Group& group, int32_t first, int32_t last, int32_t begin) {
     const Member* members = plan_.members.data() + group.first_member;
     int32_t end = begin;
     int32_t shortest = std::min(members[first].end, members[last - 1].end);
-    while (end < shortest && sub_at(members[first], group.chunk, end) == sub_at(members[last - 1], group.chunk, end)) ++end;
+    while (end < shortest && sub_at(members[first], group.chunk, end) == sub_at(members[last - 1], group.chunk, end))
+      ++end;
     int32_t written = 0;
-    for (int32_t i = first; i < last; ++i) written = std::max(written, batch_.seq_lens[members[i].request] - group.chunk * kChunk);
+    for (int32_t i = first; i < last; ++i)
+      written = std::max(written, batch_.seq_lens[members[i].request] - group.chunk * kChunk);
     plan_.runs.push_back({first, last, begin, end, std::min(written, int32_t(kChunk))});
     while (first < last && members[first].end == end) ++first;
     while (first < last) {
@@ -118,7 +123,8 @@ class Planner {
 
 }  // namespace
 
-void make_attention_plan(AttentionPlan& plan, const RsBatch& batch, int32_t window, int32_t block_size, int32_t tile_tokens) {
+void make_attention_plan(AttentionPlan& plan, const RsBatch& batch, int32_t window, int32_t block_size,
+                         int32_t tile_tokens) {
   plan.window = window;
   plan.tile_tokens = tile_tokens;
   plan.block_size = block_size;

@@ -1,9 +1,11 @@
 // What the rows of a step share, found from their block tables alone.
 //
-// KV is reduced over chunks of 256 tokens aligned at absolute positions. Each (query, chunk) gives a partial result that depends on
-// nothing else, and partials merge in ascending order, so how the work is grouped never shows in the bits. Two kinds of work:
+// KV is reduced over chunks of 256 tokens aligned at absolute positions. Each (query, chunk) gives a partial result
+// that depends on nothing else, and partials merge in ascending order, so how the work is grouped never shows in the
+// bits. Two kinds of work:
 //
-//   Group  requests with few tokens (decodes) in one chunk, sorted by their blocks there. They form a tree, cut into runs:
+//   Group  requests with few tokens (decodes) in one chunk, sorted by their blocks there. They form a tree, cut into
+//   runs:
 //
 //            chunk 3 of five requests          runs (pre-order)
 //            a b c d e                         requests 0-4: blocks a b     <- loaded once for all five
@@ -12,8 +14,10 @@
 //            a b h i j                         requests 3-4: blocks h i
 //            a b h i k                         request 3: j   4: k
 //
-//          A run's K and V are loaded once for all its requests. In pre-order each request meets its blocks in ascending order.
-//   Tile   a few consecutive tokens of one request with many (prefill), which walks its chunks by itself: there the arithmetic is
+//          A run's K and V are loaded once for all its requests. In pre-order each request meets its blocks in
+//          ascending order.
+//   Tile   a few consecutive tokens of one request with many (prefill), which walks its chunks by itself: there the
+//   arithmetic is
 //          the bound, and no partial needs to be kept.
 #pragma once
 #include <stdint.h>
@@ -24,8 +28,8 @@
 
 namespace radixserve {
 
-constexpr int kSub = 16;      // tokens of a sub-block, the unit of the cache layout
-constexpr int kChunk = 256;   // tokens of a chunk
+constexpr int kSub = 16;     // tokens of a sub-block, the unit of the cache layout
+constexpr int kChunk = 256;  // tokens of a chunk
 constexpr int kChunkSubs = kChunk / kSub;
 constexpr int kGroupTokens = 16;  // a request with at most so many tokens in a step goes into groups
 
@@ -33,14 +37,14 @@ struct Member {
   int32_t request;
   int32_t first_token;  // row of the batch
   int32_t tokens;
-  int32_t begin, end;    // sub-blocks of the chunk that any of its tokens sees
-  int32_t first_row;     // tokens of the group's members before it
+  int32_t begin, end;  // sub-blocks of the chunk that any of its tokens sees
+  int32_t first_row;   // tokens of the group's members before it
 };
 
 struct Run {
-  int32_t first, last;   // members [first, last) of the group
-  int32_t begin, end;    // sub-blocks [begin, end) of the chunk
-  int32_t written;       // tokens of the chunk that hold data, by the longest member
+  int32_t first, last;  // members [first, last) of the group
+  int32_t begin, end;   // sub-blocks [begin, end) of the chunk
+  int32_t written;      // tokens of the chunk that hold data, by the longest member
 };
 
 struct Group {
@@ -64,8 +68,8 @@ struct AttentionPlan {
   std::vector<Run> runs;
   std::vector<Group> groups;
   std::vector<Tile> tiles;
-  // For merging: the tokens that went into groups, and for each token of the batch its first chunk and the place of that chunk's
-  // partial (chunks of a token are consecutive); -1 where it went into a tile.
+  // For merging: the tokens that went into groups, and for each token of the batch its first chunk and the place of
+  // that chunk's partial (chunks of a token are consecutive); -1 where it went into a tile.
   std::vector<int32_t> merged_tokens;
   std::vector<int32_t> first_chunk, chunk_count, first_partial;
   int64_t partials;
@@ -83,6 +87,7 @@ inline int64_t physical_sub(const int32_t* table, int64_t sub, int64_t subs_per_
 }
 
 // `tile_tokens`: tokens of a prefill tile.
-void make_attention_plan(AttentionPlan& plan, const RsBatch& batch, int32_t window, int32_t block_size, int32_t tile_tokens);
+void make_attention_plan(AttentionPlan& plan, const RsBatch& batch, int32_t window, int32_t block_size,
+                         int32_t tile_tokens);
 
 }  // namespace radixserve

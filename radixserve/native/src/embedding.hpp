@@ -30,7 +30,8 @@ template <class Q>
 RS_INLINE void quant_feature(const void* weight, int64_t width, int64_t feature, float* out) {
   const uint8_t* quants = static_cast<const uint8_t*>(weight) + feature / kQuantPanel * quant_panel_bytes<Q>(width);
   const uint8_t* scales = quants + width / kGroup * Q::kQuantBytes;
-  for (int64_t g = 0; g < width / kGroup; ++g) dequantize_group<Q>(quants, scales, g, feature % kQuantPanel, out + g * kGroup);
+  for (int64_t g = 0; g < width / kGroup; ++g)
+    dequantize_group<Q>(quants, scales, g, feature % kQuantPanel, out + g * kGroup);
 }
 
 template <class D>

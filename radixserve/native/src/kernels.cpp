@@ -1,4 +1,5 @@
-// All kernels for one instruction set; compiled once for each, with its flags and RS_ISA_V4, RS_ISA_V3 or neither defined.
+// All kernels for one instruction set; compiled once for each, with its flags and RS_ISA_V4, RS_ISA_V3 or neither
+// defined.
 #include "kernels.h"
 
 #if defined(RS_ISA_V4) && !(defined(__AVX512BF16__) && defined(__AVX512VNNI__))
@@ -25,7 +26,8 @@ constexpr const char* kName = "v3";
 constexpr const char* kName = "generic";
 #endif
 
-constexpr Kernels kKernels = {kName, embedding, norm, linear_dense, linear_quant, rope_append, attention, silu_mul, top_k};
+constexpr Kernels kKernels = {kName,       embedding, norm,     linear_dense, linear_quant,
+                              rope_append, attention, silu_mul, top_k};
 
 }  // namespace RS_NAMESPACE
 

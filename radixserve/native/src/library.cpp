@@ -17,8 +17,9 @@ namespace {
 #if defined(__x86_64__)
 const Kernels* supported_v4() {
   __builtin_cpu_init();
-  bool all = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+  bool all = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+             __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
   return all ? kernels_v4() : nullptr;
 }
 const Kernels* supported_v3() {
@@ -80,7 +81,8 @@ void count(const RsAttention& op, const AttentionPlan& plan, const RsBatch& batc
 const AttentionPlan& plan_for(const RsAttention& op, const RsBatch& batch) {
   int32_t tokens = tile_tokens(op);
   for (size_t i = 0; i < plans_of_this_run; ++i)
-    if (plans[i]->window == op.window && plans[i]->tile_tokens == tokens && plans[i]->block_size == op.block_size) return *plans[i];
+    if (plans[i]->window == op.window && plans[i]->tile_tokens == tokens && plans[i]->block_size == op.block_size)
+      return *plans[i];
   if (plans.size() == plans_of_this_run) plans.push_back(std::make_unique<AttentionPlan>());
   AttentionPlan& plan = *plans[plans_of_this_run++];
   make_attention_plan(plan, batch, op.window, op.block_size, tokens);

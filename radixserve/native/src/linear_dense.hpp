@@ -1,6 +1,7 @@
 // out = x W^T + b for bf16 and fp32 weights: one kernel for one row and for thousands.
 //
-// W [N, K] is packed in panels of 32 output features, zero-filled after the last, so that the kernel reads memory once and in order:
+// W [N, K] is packed in panels of 32 output features, zero-filled after the last, so that the kernel reads memory once
+// and in order:
 //
 //   bf16   [N / 32][K / 2][32][2]       fp32   [N / 32][K][32]
 //
@@ -9,9 +10,10 @@
 //        |   [w01 w11 w21 ... w31,1]
 //        v
 //
-// For a tile of up to kDenseRows rows of x the kernel keeps rows x 2 accumulators in registers, walks down K once and meets each vector
-// of W with one broadcast element (bf16: pair) of each row. An output is therefore one chain of multiply-adds in ascending k,
-// whatever the number of rows, the tiling and the thread that computes it: its bits depend on x's row and W alone.
+// For a tile of up to kDenseRows rows of x the kernel keeps rows x 2 accumulators in registers, walks down K once and
+// meets each vector of W with one broadcast element (bf16: pair) of each row. An output is therefore one chain of
+// multiply-adds in ascending k, whatever the number of rows, the tiling and the thread that computes it: its bits
+// depend on x's row and W alone.
 //
 // Tasks are (block of rows) x (block of panels) of a size that stays in the L2 cache.
 #pragma once
@@ -64,22 +66,27 @@ __attribute__((noinline)) void dense_tile(const DenseTile& tile) {
   const RsLinear& op = *tile.op;
   const E* panel = static_cast<const E*>(op.weight) + tile.first_feature * op.in_features;
   const E* x[R];
-  RS_UNROLL for (int r = 0; r < R; ++r) {
+  RS_UNROLL
+  for (int r = 0; r < R; ++r) {
     int64_t row = tile.index ? tile.index[tile.first_row + r] : tile.first_row + r;
     x[r] = static_cast<const E*>(op.x) + row * op.x_stride;
   }
   F acc[R][2];
-  RS_UNROLL for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = zero();
+  RS_UNROLL
+  for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = zero();
   for (int64_t k = 0; k < op.in_features; k += D::kStep) {
     typename D::Vector w0 = D::load_weights(panel), w1 = D::load_weights(panel + kLanes * D::kStep);
     panel += kPanel * D::kStep;
-    RS_UNROLL for (int r = 0; r < R; ++r) {
+    RS_UNROLL
+    for (int r = 0; r < R; ++r) {
       typename D::Vector b = D::broadcast(x[r] + k);
       acc[r][0] = D::dot(acc[r][0], b, w0);
       acc[r][1] = D::dot(acc[r][1], b, w1);
     }
   }
-  RS_UNROLL for (int r = 0; r < R; ++r) RS_UNROLL for (int v = 0; v < 2; ++v) {
+  RS_UNROLL
+  for (int r = 0; r < R; ++r) RS_UNROLL
+  for (int v = 0; v < 2; ++v) {
     int64_t row = tile.first_row + r, feature = tile.first_feature + v * kLanes;
     if (op.out_type == RS_BF16)
       store_outputs<bf16>(op, row, feature, acc[r][v]);
@@ -101,8 +108,8 @@ struct LinearGrid {
   int64_t rows, panels, row_step, panel_step, row_blocks, panel_blocks;
 };
 
-// `panel_bytes`: of the weights of one panel. Few rows: tasks small enough to share evenly, large enough to stream; many rows: weights
-// of a task stay in half the L2 cache while all its rows pass.
+// `panel_bytes`: of the weights of one panel. Few rows: tasks small enough to share evenly, large enough to stream;
+// many rows: weights of a task stay in half the L2 cache while all its rows pass.
 RS_INLINE LinearGrid linear_grid(int64_t rows, int64_t panels, int64_t panel_bytes, int64_t tile_rows) {
   if (rows == 0) return {0, panels, 1, 1, 0, 0};
   int64_t row_step = divide_up(rows, divide_up(rows, tile_rows * 8));
@@ -110,7 +117,8 @@ RS_INLINE LinearGrid linear_grid(int64_t rows, int64_t panels, int64_t panel_byt
   int64_t panel_step = most<int64_t>(1, least(panels, bytes / panel_bytes));
   // Leave at least a few tasks for each thread.
   int64_t wanted_tasks = thread_count() == 1 ? 1 : 4 * thread_count();
-  while (panel_step > 1 && divide_up(panels, panel_step) * divide_up(rows, row_step) < wanted_tasks) panel_step = (panel_step + 1) / 2;
+  while (panel_step > 1 && divide_up(panels, panel_step) * divide_up(rows, row_step) < wanted_tasks)
+    panel_step = (panel_step + 1) / 2;
   return {rows, panels, row_step, panel_step, divide_up(rows, row_step), divide_up(panels, panel_step)};
 }
 
@@ -118,7 +126,8 @@ RS_INLINE LinearGrid linear_grid(int64_t rows, int64_t panels, int64_t panel_byt
 template <class Body>
 RS_INLINE void for_tiles(const LinearGrid& grid, int64_t task, int64_t tile_rows, const Body& body) {
   int64_t first_row = task % grid.row_blocks * grid.row_step, rows = least(grid.rows - first_row, grid.row_step);
-  int64_t first_panel = task / grid.row_blocks * grid.panel_step, end_panel = least(grid.panels, first_panel + grid.panel_step);
+  int64_t first_panel = task / grid.row_blocks * grid.panel_step,
+          end_panel = least(grid.panels, first_panel + grid.panel_step);
   int64_t tiles = divide_up(rows, tile_rows);
   for (int64_t t = 0; t < tiles; ++t) {
     int64_t low = rows * t / tiles, high = rows * (t + 1) / tiles;

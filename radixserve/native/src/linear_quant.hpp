@@ -1,6 +1,8 @@
-// out = x W^T + b with W in the block formats of GGUF files, kept as they are in the file: the numbers are only put in another order.
+// out = x W^T + b with W in the block formats of GGUF files, kept as they are in the file: the numbers are only put in
+// another order.
 //
-// A format stores, for each output feature and each group of 32 along K, small unsigned integers u and a scale (d), sometimes a minimum (m):
+// A format stores, for each output feature and each group of 32 along K, small unsigned integers u and a scale (d),
+// sometimes a minimum (m):
 //
 //   Q8_0  w = d (u - 128)          Q4_0  w = d (u - 8)          Q4_1  w = d u + m
 //   Q4_K  w = d sc u - dmin mn     (sc, mn: 6 bits a group; d, dmin: one a super-block of 256)
@@ -10,15 +12,16 @@
 //
 //   sum_k x w = s d (sum q u - zero sum q) + m s sum q
 //
-// where both sums are exact integers. Groups are added in ascending order by fused multiply-adds: like the dense kernel, the bits of an
-// output depend on x's row and W alone.
+// where both sums are exact integers. Groups are added in ascending order by fused multiply-adds: like the dense
+// kernel, the bits of an output depend on x's row and W alone.
 //
-// Panels of 16 outputs; a panel is all its integers, then all its scales. Integers of one group (a vector = 16 outputs x 4 bytes, because
-// dot4 adds four products at a time; quad i = places 4i .. 4i+3 of the group):
+// Panels of 16 outputs; a panel is all its integers, then all its scales. Integers of one group (a vector = 16 outputs
+// x 4 bytes, because dot4 adds four products at a time; quad i = places 4i .. 4i+3 of the group):
 //
 //   Q8_0           [8 quads][16][4] bytes
 //   Q4_0 Q4_1 Q4_K [4][16][4] bytes, low nibble = quad i, high nibble = quad i + 4
-//   Q6_K           the low four bits as above, then [2][16][4] bytes with two high bits each of quads i, i + 2, i + 4, i + 6
+//   Q6_K           the low four bits as above, then [2][16][4] bytes with two high bits each of quads i, i + 2, i + 4,
+//   i + 6
 //
 // Scales:  Q8_0 Q4_0  group: d half[16]     Q4_1  group: d half[16], m half[16]
 //          Q4_K  super-block: d half[16], dmin half[16], then 8 groups: sc u8[16], mn u8[16]
@@ -32,21 +35,26 @@ namespace RS_NAMESPACE {
 constexpr int kGroup = 32;
 constexpr int kSuper = 256;
 constexpr int kQuantPanel = 16;
+constexpr int kAheadBytes = 4096;  // between use and prefetch: the hardware alone does not keep up with one row
 
 RS_INLINE void unpack_nibbles(const uint8_t* p, W* w) {
-  RS_UNROLL for (int i = 0; i < 4; ++i) {
+  RS_UNROLL
+  for (int i = 0; i < 4; ++i) {
     W both = load_words(p + 64 * i);
     w[i] = low_nibbles(both);
     w[i + 4] = high_nibbles(both);
   }
 }
 
-// Each format says how many bytes its integers and scales take, how to unpack a group, and what (scale, minimum) a group has.
-// `kHalves`: scales a group; `kMinimum`: whether there is a minimum.
+// Each format says how many bytes its integers and scales take, how to unpack a group, and what (scale, minimum) a
+// group has. `kHalves`: scales a group; `kMinimum`: whether there is a minimum.
 struct Q8_0 {
   static constexpr int kQuantBytes = 512, kScaleBytes = 32, kScaleGroup = kGroup, kZero = 128, kHalves = 1;
   static constexpr bool kMinimum = false;
-  RS_INLINE void unpack(const uint8_t* p, W* w) { RS_UNROLL for (int i = 0; i < 8; ++i) w[i] = load_words(p + 64 * i); }
+  RS_INLINE void unpack(const uint8_t* p, W* w) {
+    RS_UNROLL
+    for (int i = 0; i < 8; ++i) w[i] = load_words(p + 64 * i);
+  }
   RS_INLINE void scales(const uint8_t* p, int64_t, F* d, F*) { d[0] = load_half((const uint16_t*)p); }
 };
 
@@ -83,7 +91,8 @@ struct Q6_K {
   static constexpr bool kMinimum = false;
   RS_INLINE void unpack(const uint8_t* p, W* w) {
     unpack_nibbles(p, w);
-    RS_UNROLL for (int i = 0; i < 2; ++i) {
+    RS_UNROLL
+    for (int i = 0; i < 2; ++i) {
       W high = load_words(p + 256 + 64 * i);
       w[i] = either(w[i], two_bits_high<0>(high));
       w[i + 2] = either(w[i + 2], two_bits_high<1>(high));
@@ -102,8 +111,9 @@ struct Q6_K {
 // A group of a row of x after rounding.
 struct GroupInfo {
   float scale;
-  float scaled_sum;   // scale * sum of the int8
-  int32_t offset[2];  // -zero * sum, of each half where the format has scales for halves, else of the whole in the first
+  float scaled_sum;  // scale * sum of the int8
+  int32_t
+      offset[2];  // -zero * sum, of each half where the format has scales for halves, else of the whole in the first
 };
 
 template <class Q>
@@ -149,38 +159,51 @@ template <class Q, int R>
 __attribute__((noinline)) void quant_tile(const QuantTile& tile) {
   const RsLinear& op = *tile.op;
   int64_t width = op.in_features, groups = width / kGroup;
-  const uint8_t* quants = static_cast<const uint8_t*>(op.weight) + tile.first_feature / kQuantPanel * quant_panel_bytes<Q>(width);
+  const uint8_t* quants =
+      static_cast<const uint8_t*>(op.weight) + tile.first_feature / kQuantPanel * quant_panel_bytes<Q>(width);
   const uint8_t* scales = quants + groups * Q::kQuantBytes;
   F acc[R];
-  RS_UNROLL for (int r = 0; r < R; ++r) acc[r] = zero();
+  RS_UNROLL
+  for (int r = 0; r < R; ++r) acc[r] = zero();
   for (int64_t g = 0; g < groups; ++g, quants += Q::kQuantBytes) {
     W w[8];
     F d[2], m;
     int64_t place;
     const uint8_t* of_group = scales_of<Q>(scales, g, &place);
+    RS_UNROLL
+    for (int i = 0; i < Q::kQuantBytes; i += 64) prefetch(quants + kAheadBytes + i);
     Q::unpack(quants, w);
     Q::scales(of_group, place, d, &m);
     // Rows go three at a time: their chains of integer sums interleave and hide one another's latency.
-    RS_UNROLL for (int r0 = 0; r0 < R; r0 += 3) {
+    RS_UNROLL
+    for (int r0 = 0; r0 < R; r0 += 3) {
       constexpr int kTogether = 3;
       const GroupInfo* info[kTogether];
       W sum[kTogether][Q::kHalves];
-      RS_UNROLL for (int j = 0; j < least(kTogether, R - r0); ++j) {
+      RS_UNROLL
+      for (int j = 0; j < least(kTogether, R - r0); ++j) {
         info[j] = tile.info + (r0 + j) * groups + g;
-        RS_UNROLL for (int half = 0; half < Q::kHalves; ++half) sum[j][half] = broadcast_word(&info[j]->offset[half]);
+        RS_UNROLL
+        for (int half = 0; half < Q::kHalves; ++half) sum[j][half] = broadcast_word(&info[j]->offset[half]);
       }
-      RS_UNROLL for (int i = 0; i < 8; ++i) RS_UNROLL for (int j = 0; j < least(kTogether, R - r0); ++j) {
+      RS_UNROLL
+      for (int i = 0; i < 8; ++i) RS_UNROLL
+      for (int j = 0; j < least(kTogether, R - r0); ++j) {
         W& part = sum[j][i * Q::kHalves / 8];
         part = dot4(part, w[i], broadcast_word(tile.x + (r0 + j) * width + g * kGroup + 4 * i));
       }
-      RS_UNROLL for (int j = 0; j < least(kTogether, R - r0); ++j) {
+      RS_UNROLL
+      for (int j = 0; j < least(kTogether, R - r0); ++j) {
         F s = set1(info[j]->scale);
-        RS_UNROLL for (int half = 0; half < Q::kHalves; ++half) acc[r0 + j] = fma(to_floats(sum[j][half]), mul(d[half], s), acc[r0 + j]);
+        RS_UNROLL
+        for (int half = 0; half < Q::kHalves; ++half)
+          acc[r0 + j] = fma(to_floats(sum[j][half]), mul(d[half], s), acc[r0 + j]);
         if constexpr (Q::kMinimum) acc[r0 + j] = fma(m, set1(info[j]->scaled_sum), acc[r0 + j]);
       }
     }
   }
-  RS_UNROLL for (int r = 0; r < R; ++r) {
+  RS_UNROLL
+  for (int r = 0; r < R; ++r) {
     if (op.out_type == RS_BF16)
       store_outputs<bf16>(op, tile.first_row + r, tile.first_feature, acc[r]);
     else
@@ -217,7 +240,8 @@ bool linear_quant_typed(const RsLinear& op, Rows rows) {
     else
       quantize_row<Q>(static_cast<const float*>(op.x) + source, width, quantized + row * width, info + row * groups);
   });
-  Job job{&op, quantized, info, linear_grid(rows.count, divide_up(op.out_features, kQuantPanel), quant_panel_bytes<Q>(width), kQuantRows)};
+  Job job{&op, quantized, info,
+          linear_grid(rows.count, divide_up(op.out_features, kQuantPanel), quant_panel_bytes<Q>(width), kQuantRows)};
   parallel(
       job.grid.row_blocks * job.grid.panel_blocks,
       [](void* context, int64_t chunk, int) {

@@ -39,14 +39,17 @@ bool norm_typed(const RsNorm& op, Rows rows) {
     int64_t source = source_row(rows, row);
     const T* x = static_cast<const T*>(op.x) + source * op.x_stride;
     const T* delta = op.delta ? static_cast<const T*>(op.delta) + source * op.delta_stride : nullptr;
-    T* residual = op.residual ? static_cast<T*>(op.residual) + row * op.residual_stride : spare ? spare + row * op.width : nullptr;
+    T* residual = op.residual ? static_cast<T*>(op.residual) + row * op.residual_stride
+                  : spare     ? spare + row * op.width
+                              : nullptr;
     norm_row(op, x, delta, residual, static_cast<Out*>(op.out) + row * op.out_stride);
   });
   return true;
 }
 
 bool norm(const RsNorm& op, Rows rows) {
-  if (op.x_type == RS_BF16) return op.out_type == RS_BF16 ? norm_typed<bf16, bf16>(op, rows) : norm_typed<bf16, float>(op, rows);
+  if (op.x_type == RS_BF16)
+    return op.out_type == RS_BF16 ? norm_typed<bf16, bf16>(op, rows) : norm_typed<bf16, float>(op, rows);
   return op.out_type == RS_BF16 ? norm_typed<float, bf16>(op, rows) : norm_typed<float, float>(op, rows);
 }
 

@@ -4,16 +4,16 @@
 //
 //     [ job number : 32 | chunks left : 32 ]
 //
-// A thread takes a chunk by lowering the ticket with compare-and-swap. The caller fills in the job, publishes the ticket, works like
-// everybody else and then waits for chunks that others still hold, never for a thread that took none: a worker that the system
-// has put aside for a busy neighbour delays a step by at most the one small chunk it holds. What belongs to a job is read only
-// after a chunk was taken, when the caller cannot have left the job yet.
+// A thread takes a chunk by lowering the ticket with compare-and-swap. The caller fills in the job, publishes the
+// ticket, works like everybody else and then waits for chunks that others still hold, never for a thread that took
+// none: a worker that the system has put aside for a busy neighbour delays a step by at most the one small chunk it
+// holds. What belongs to a job is read only after a chunk was taken, when the caller cannot have left the job yet.
 //
-// Idle workers spin for some tens of microseconds, which covers the gap between two operations of a step, then sleep on a futex;
-// so does the caller at the end of a job.
+// Idle workers spin for some tens of microseconds, which covers the gap between two operations of a step, then sleep on
+// a futex; so does the caller at the end of a job.
 //
-// After fork() a child has none of the threads: it starts its own at its first call. Forking while another thread is inside rs_run is
-// as unsafe as with any other lock.
+// After fork() a child has none of the threads: it starts its own at its first call. Forking while another thread is
+// inside rs_run is as unsafe as with any other lock.
 #include "pool.h"
 
 #include <linux/futex.h>
@@ -102,7 +102,9 @@ void work(int worker) {
   uint64_t ticket = pool->ticket.value.load(std::memory_order_acquire);
   while (uint32_t(ticket) != 0) {
     uint32_t left = uint32_t(ticket);
-    if (!pool->ticket.value.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+    if (!pool->ticket.value.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
+                                                  std::memory_order_acquire))
+      continue;
     int64_t total = pool->chunks.load(std::memory_order_relaxed);
     pool->function.load(std::memory_order_relaxed)(pool->context.load(std::memory_order_relaxed), total - left, worker);
     if (int64_t(pool->finished.value.fetch_add(1, std::memory_order_seq_cst) + 1) == total) {

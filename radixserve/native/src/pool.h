@@ -8,8 +8,8 @@ namespace radixserve {
 // Work on one chunk; `worker` is 0 for the calling thread and counts up for the others.
 using ChunkFunction = void (*)(void* context, int64_t chunk, int worker);
 
-// Runs function(context, i, worker) for i in [0, chunks), each exactly once, on the caller and the workers; returns when all are
-// done. Not re-entrant: one caller at a time (rs_run holds a lock), and a chunk must not call it.
+// Runs function(context, i, worker) for i in [0, chunks), each exactly once, on the caller and the workers; returns
+// when all are done. Not re-entrant: one caller at a time (rs_run holds a lock), and a chunk must not call it.
 void parallel(int64_t chunks, ChunkFunction function, void* context);
 
 // Threads that take part, the caller included.
@@ -17,7 +17,8 @@ int thread_count();
 void set_thread_count(int threads);
 
 // Memory that lives until the library is unloaded and only grows; null when there is none left. 64-byte aligned.
-// `shared_scratch` has a few independent slots, so that operations do not overlap; `worker_scratch` is one area a thread.
+// `shared_scratch` has a few independent slots, so that operations do not overlap; `worker_scratch` is one area a
+// thread.
 enum ScratchSlot { SCRATCH_ACTIVATIONS = 0, SCRATCH_PARTIALS = 1, SCRATCH_SLOTS = 2 };
 void* shared_scratch(ScratchSlot slot, size_t bytes);
 bool reserve_worker_scratch(size_t bytes_each);

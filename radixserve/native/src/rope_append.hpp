@@ -1,11 +1,13 @@
-// Rotary position embedding (Su et al. 2021, rotation by halves as in Llama's checkpoints), RMSNorm over the heads of q and k
-// where the model has it, and writing K and V of the step's tokens into the paged cache.
+// Rotary position embedding (Su et al. 2021, rotation by halves as in Llama's checkpoints), RMSNorm over the heads of q
+// and k where the model has it, and writing K and V of the step's tokens into the paged cache.
 //
-// The cache of one layer is an array of sub-blocks of 16 tokens; a block of a larger block_size is several sub-blocks in a row, so slot s
-// lives in sub-block s / 16 at place t = s % 16. One sub-block, bf16 (pairs, because dot2 takes two products at a time):
+// The cache of one layer is an array of sub-blocks of 16 tokens; a block of a larger block_size is several sub-blocks
+// in a row, so slot s lives in sub-block s / 16 at place t = s % 16. One sub-block, bf16 (pairs, because dot2 takes two
+// products at a time):
 //
-//   K  [kv_head][head_dim / 2][16 tokens][2]     for dims 2i, 2i+1: 16 tokens side by side, ready to meet a broadcast pair of q
-//   V  [kv_head][8 token pairs][head_dim][2]     for tokens 2j, 2j+1: all dims side by side, ready to meet a broadcast pair of p
+//   K  [kv_head][head_dim / 2][16 tokens][2]     for dims 2i, 2i+1: 16 tokens side by side, ready to meet a broadcast
+//   pair of q V  [kv_head][8 token pairs][head_dim][2]     for tokens 2j, 2j+1: all dims side by side, ready to meet a
+//   broadcast pair of p
 //
 // and fp32:
 //
@@ -18,7 +20,9 @@ namespace radixserve {
 namespace RS_NAMESPACE {
 
 RS_INLINE int64_t k_offset(bf16, int64_t dim, int64_t token) { return (dim / 2 * 16 + token) * 2 + dim % 2; }
-RS_INLINE int64_t v_offset(bf16, int64_t dim, int64_t token, int64_t head_dim) { return (token / 2 * head_dim + dim) * 2 + token % 2; }
+RS_INLINE int64_t v_offset(bf16, int64_t dim, int64_t token, int64_t head_dim) {
+  return (token / 2 * head_dim + dim) * 2 + token % 2;
+}
 RS_INLINE int64_t k_offset(float, int64_t dim, int64_t token) { return dim * 16 + token; }
 RS_INLINE int64_t v_offset(float, int64_t dim, int64_t token, int64_t head_dim) { return token * head_dim + dim; }
 
@@ -26,7 +30,8 @@ constexpr int kMaxHeadDim = 256;
 
 // Rotates one head from `in` to `out`; head_dim / 2 a multiple of 8.
 template <class T, class Out>
-RS_INLINE void rotate(const T* in, Out* out, int64_t head_dim, const float* cosines, const float* sines, const float* weight, float eps) {
+RS_INLINE void rotate(const T* in, Out* out, int64_t head_dim, const float* cosines, const float* sines,
+                      const float* weight, float eps) {
   int64_t half = head_dim / 2;
   F factor = weight ? set1(inverse_rms(in, head_dim, eps)) : zero();
   float values[kMaxHeadDim];
@@ -69,7 +74,8 @@ bool rope_append_typed(const RsRopeAppend& op, const RsBatch& batch) {
 }
 
 bool rope_append(const RsRopeAppend& op, const RsBatch& batch) {
-  if (op.qkv_type == RS_BF16) return op.kv_type == RS_BF16 ? rope_append_typed<bf16, bf16>(op, batch) : rope_append_typed<bf16, float>(op, batch);
+  if (op.qkv_type == RS_BF16)
+    return op.kv_type == RS_BF16 ? rope_append_typed<bf16, bf16>(op, batch) : rope_append_typed<bf16, float>(op, batch);
   return op.kv_type == RS_BF16 ? rope_append_typed<float, bf16>(op, batch) : rope_append_typed<float, float>(op, batch);
 }
 

@@ -7,7 +7,8 @@
 namespace radixserve {
 namespace RS_NAMESPACE {
 
-// Calls body(row) for every row in [0, rows); chunks hold about `elements_wanted` elements, so that small work stays on the caller.
+// Calls body(row) for every row in [0, rows); chunks hold about `elements_wanted` elements, so that small work stays on
+// the caller.
 template <class Body>
 RS_INLINE void for_rows(int64_t rows, int64_t elements_each, const Body& body, int64_t elements_wanted = 8192) {
   struct Job {

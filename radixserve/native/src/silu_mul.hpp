@@ -23,7 +23,8 @@ bool silu_mul_typed(const RsSiluMul& op, Rows rows) {
 }
 
 bool silu_mul(const RsSiluMul& op, Rows rows) {
-  if (op.x_type == RS_BF16) return op.out_type == RS_BF16 ? silu_mul_typed<bf16, bf16>(op, rows) : silu_mul_typed<bf16, float>(op, rows);
+  if (op.x_type == RS_BF16)
+    return op.out_type == RS_BF16 ? silu_mul_typed<bf16, bf16>(op, rows) : silu_mul_typed<bf16, float>(op, rows);
   return op.out_type == RS_BF16 ? silu_mul_typed<float, bf16>(op, rows) : silu_mul_typed<float, float>(op, rows);
 }
 
