@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -90,7 +91,7 @@ def bench_linear(library: NativeLibrary) -> None:
                 for (_, k), w in zip(LINEARS, layer, strict=True):
                     torch.ops.mkldnn._linear_pointwise(inputs[k], w, None, "none", [], "")
 
-        result = interleaved({"own": lambda p=program, b=batch: p.run(b), "onednn": onednn}, 15 if count < 64 else 5)
+        result = interleaved({"own": partial(program.run, batch), "onednn": onednn}, 15 if count < 64 else 5)
         flops = 2 * count * size / 2
         (own, best), (other, _) = result["own"], result["onednn"]
         print(
@@ -113,7 +114,9 @@ def bench_quant(library: NativeLibrary) -> None:
     for count in (1, 16, 256):
         inputs = {k: torch.randn(count, k).bfloat16() for k in (768, 1536)}
         outputs = {n: torch.empty(count, n).bfloat16() for n, _ in shapes}
-        batch, calls, sizes = rows_batch(count), {}, {}
+        batch = rows_batch(count)
+        calls: dict[str, Callable[[], object]] = {}
+        sizes: dict[str, int] = {}
         for form in formats:
             weights = [
                 pack_dense(torch.randn(n, k).bfloat16()) if form is Format.DENSE_BF16 else random_quantized(form, n, k)
@@ -121,7 +124,7 @@ def bench_quant(library: NativeLibrary) -> None:
                 for n, k in shapes
             ]
             program = Program(library, [linear(w, inputs[w.in_features], outputs[w.out_features]) for w in weights])
-            calls[form.name] = lambda p=program, b=batch: p.run(b)
+            calls[form.name] = partial(program.run, batch)
             sizes[form.name] = sum(w.nbytes for w in weights)
         operations = 2 * count * 10 * sum(n * k for n, k in shapes)
         for name, (median, best) in interleaved(calls, 9).items():
@@ -169,7 +172,7 @@ def bench_attention(library: NativeLibrary) -> None:
         library.reset_counters()
         program.run(batch)
         traffic = library.kv_traffic()
-        median, best = interleaved({"": lambda p=program, b=batch: p.run(b)}, 7)[""]
+        median, best = interleaved({"": partial(program.run, batch)}, 7)[""]
         pairs = sum(sum(range(length - count + 1, length + 1)) for length, count, _ in rows)
         flops = 4 * HEAD_DIM * HEADS * LAYERS * pairs
         print(
@@ -194,9 +197,10 @@ def step_program(library: NativeLibrary, capacity: int, quantized: bool) -> Prog
     scale, cos = torch.ones(WIDTH), torch.ones(2048, HEAD_DIM // 2)
     steps = [embedding(head, residual)]
     for layer, (k, v) in enumerate(zip(*caches(), strict=True)):
-        before = {"delta": delta, "residual": residual} if layer else {}
         steps += [
-            norm(residual, scale, hidden, eps=1e-5, **before),
+            norm(
+                residual, scale, hidden, eps=1e-5, delta=delta if layer else None, residual=residual if layer else None
+            ),
             linear(weight(*LINEARS[0]), hidden, qkv),
             rope_append(qkv, q, k, v, cos, cos, heads=HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM),
             attention_operation(q, k, v, mixed),
@@ -219,7 +223,7 @@ def bench_step(library: NativeLibrary) -> None:
     programs = {name: step_program(library, 600, name == "Q4_1") for name in ("bf16", "Q4_1")}
     for name, rows in CASES.items():
         batch = step_batch(rows)
-        result = interleaved({kind: lambda p=p, b=batch: p.run(b) for kind, p in programs.items()}, 9)
+        result = interleaved({kind: partial(p.run, batch) for kind, p in programs.items()}, 9)
         figures = "   ".join(
             f"{kind} {median * 1e3:8.2f} ms (best {best * 1e3:7.2f})" for kind, (median, best) in result.items()
         )

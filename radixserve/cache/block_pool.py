@@ -68,6 +68,10 @@ class BlockPool:
         """The state of one block."""
         return BlockState(self._state[block])
 
+    def free_blocks(self) -> list[int]:
+        """The free list, the block that is handed out next first."""
+        return self._free[::-1]
+
     def retired_blocks(self) -> list[int]:
         """All retired block ids, oldest first."""
         return [block for _, blocks in self._retired for block in blocks]

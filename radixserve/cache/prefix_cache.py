@@ -422,7 +422,7 @@ class PrefixCache:
         ``see_all``: the operator's view, which may tell that another namespace holds more.
         """
         total = key_length(key)
-        allowed = total - 1 if limit is None else min(limit, total - 1)
+        allowed = max(0, total - 1 if limit is None else min(limit, total - 1))
         if self.config.prefix_cache != "on":
             return Explanation("disabled", 0, 0, total, f"prefix_cache is {self.config.prefix_cache}")
         root = self.tree.root(namespace.tree)

@@ -108,6 +108,12 @@ def _check_blocks(tree: RadixTree, pool: BlockPool, leases: list[Lease], detache
         counts[state] += 1
         if pool.state(block) is not state:
             facts.append(f"block {block} is {pool.state(block).name} in the pool, {state.name} by count")
+    listed = Counter(pool.free_blocks())
+    facts += [
+        f"block {block} is {listed[block]} times in the free list, {int(block not in expected)} times by count"
+        for block in range(pool.total)
+        if listed[block] != (block not in expected)
+    ]
     booked = {
         BlockState.FREE: pool.num_free,
         BlockState.PRIVATE: pool.num_private,

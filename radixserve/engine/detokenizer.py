@@ -1,7 +1,8 @@
 """Token ids of one sample to text, as they come.
 
 The text is the UTF-8 decoding of the tokens' concatenated bytes, with U+FFFD for what is not UTF-8, whichever way the
-tokens are cut into pushes: what is streamed is what a single decoding at the end would give.
+tokens are cut into pushes: what is streamed is what a single decoding at the end would give. Generated text continues a
+prompt, so a space that it begins with is text, whatever kind of tokenizer made it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,6 @@ class TokenBytes(Protocol):
     @property
     def special_ids(self) -> frozenset[int]:
         """Control tokens, which ``skip_special_tokens`` leaves out of the text."""
-
-    @property
-    def strips_leading_space(self) -> bool:
-        """Whether one space at the very start of a text is an artefact of the tokenizer (SentencePiece), not text."""
 
     def token_bytes(self, token_id: int, /) -> bytes:
         """The bytes that a token stands for; they need not be whole characters."""
@@ -47,7 +44,6 @@ class IncrementalDetokenizer:
     ) -> None:
         self._token_bytes = tokenizer.token_bytes
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
-        self._strip_space = tokenizer.strips_leading_space
         self._matcher = StopMatcher(stop) if stop else None
         self._include_stop = include_stop
         self._min_tokens = min_tokens
@@ -114,9 +110,6 @@ class IncrementalDetokenizer:
             # The codec waits for the third byte of a surrogate, though nothing makes one valid.
             text, pending = text + "\ufffd\ufffd", b""
         self._pending = pending
-        if self._strip_space and text:
-            self._strip_space = False
-            text = text.removeprefix(" ")
         return text
 
     def _match(self, matcher: StopMatcher, text: str) -> str:

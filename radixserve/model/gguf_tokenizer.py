@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from radixserve.errors import ModelLoadError, UnknownTokenizer
 from radixserve.model.gguf import Metadata
-from radixserve.model.token_bytes import SPACE_MARK
+from radixserve.model.token_bytes import SPACE_MARK, Alphabet
 from radixserve.model.tokenizer import SpecialTokens, Tokenizer
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
@@ -95,7 +95,7 @@ def build_tokenizer(metadata: Metadata, source: str, *, vocab_size: int) -> Toke
         raise UnknownTokenizer(f"{source}: tokenizer.ggml.model is {kind!r}; implemented are 'gpt2' and 'llama'")
     _add_tokens(backend, tokens, kinds)
     special = _special_tokens(metadata, tokens, kinds, add_bos, source, default_bos=1 if kind == "llama" else None)
-    alphabet = "byte_level" if kind == "gpt2" else "sentencepiece"
+    alphabet: Alphabet = "byte_level" if kind == "gpt2" else "sentencepiece"
     return Tokenizer(backend, alphabet=alphabet, special=special, vocab_size=vocab_size, adds_space=adds_space)
 
 

@@ -103,7 +103,7 @@ def parse_config(values: Mapping[str, Any], source: str) -> ModelConfig:
 
 def _family(fields: Fields) -> _Family:
     source, model_type = fields.source, fields.get("model_type")
-    family = _FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    family = next((known for name, known in _FAMILIES.items() if name == model_type), None)
     if family is None:
         raise UnknownArchitecture(f"{source}: model_type is {model_type!r}; implemented are {', '.join(_FAMILIES)}")
     classes = fields.get("architectures")

@@ -73,9 +73,7 @@ class FakeKV:
         for row in plan.rows:
             self.verify(row.tree, row.tokens, row.table, 0, len(row.tokens))
 
-    def verify(
-        self, tree: tuple[str, str], tokens: Sequence[int], table: Sequence[int], start: int, end: int
-    ) -> None:
+    def verify(self, tree: tuple[str, str], tokens: Sequence[int], table: Sequence[int], start: int, end: int) -> None:
         """Positions ``[start, end)`` of ``tokens`` are in place in the blocks of ``table``."""
         size = self.block_size
         for position, cell in enumerate(cells(tree, tokens[:end])):

@@ -54,9 +54,7 @@ class History:
 
     def jobs(self, *, leased: bool | None = None, idle: bool = False) -> list[Job]:
         return [
-            job
-            for job in self.driver.jobs
-            if leased in (None, job.lease is not None) and not (idle and job.flights)
+            job for job in self.driver.jobs if leased in (None, job.lease is not None) and not (idle and job.flights)
         ]
 
     def arrive(self) -> None:
@@ -88,9 +86,7 @@ class History:
 
     def leave(self) -> None:
         if jobs := self.jobs():
-            self.driver.leave(
-                self.rng.choice(jobs), keep_tail=self.rng.random() < 0.5, forget=self.rng.random() < 0.5
-            )
+            self.driver.leave(self.rng.choice(jobs), keep_tail=self.rng.random() < 0.5, forget=self.rng.random() < 0.5)
 
     def preempt(self) -> None:
         if jobs := self.jobs(leased=True, idle=True):

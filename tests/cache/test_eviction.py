@@ -54,9 +54,7 @@ def test_what_cannot_be_evicted_now_is_passed_over_and_can_be_pushed_again() -> 
 
 @pytest.mark.parametrize("sweep_at", [4, 1024])
 @pytest.mark.parametrize("seed", range(20))
-def test_random_operations_agree_with_a_sorted_list(
-    seed: int, sweep_at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_operations_agree_with_a_sorted_list(seed: int, sweep_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EvictionHeap, "_SWEEP_AT", sweep_at)
     rng = random.Random(seed)
     policy = rng.choice([LeastRecentlyUsed(), LeastFrequentlyUsed()])

@@ -44,7 +44,9 @@ class Tree(RadixTree):
         self.top = self.root(NAME)
         self.next_block = 0
 
-    def put(self, parent: Node, tokens: Sequence[int], salt: bytes = b"", *, pending: int = 0, locked: bool = False) -> Node:
+    def put(
+        self, parent: Node, tokens: Sequence[int], salt: bytes = b"", *, pending: int = 0, locked: bool = False
+    ) -> Node:
         """Insert whole blocks as a request would: lock the parent, insert, let go."""
         self.lock(parent)
         node, replaced = self.insert(parent, salt, encode_tokens(tokens), self.blocks(tokens), pending=pending)

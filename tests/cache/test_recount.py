@@ -125,6 +125,14 @@ def _free_list(s: Scene) -> None:
     s.cache.pool._free.pop()
 
 
+def _free_twice(s: Scene) -> None:
+    s.cache.pool._free[0] = s.cache.pool._free[1]
+
+
+def _handed_out(s: Scene) -> None:
+    s.cache.pool._free[0] = s.tail.blocks[0]
+
+
 def _num_nodes(s: Scene) -> None:
     s.cache.tree.num_nodes += 1
 
@@ -159,7 +167,9 @@ PLANTED: list[tuple[Callable[[Scene], None], str]] = [
     (_leaked_block, "is PRIVATE in the pool, FREE by count"),
     (_pool_count, "blocks are booked PRIVATE"),
     (_retired_lost, "is RETIRED in the pool, FREE by count"),
-    (_free_list, "free list"),
+    (_free_list, "is 0 times in the free list, 1 times by count"),
+    (_free_twice, "is 2 times in the free list, 1 times by count"),
+    (_handed_out, "is 1 times in the free list, 0 times by count"),
     (_num_nodes, "num_nodes is 5, 4 by count"),
     (_num_blocks, "num_blocks is 4, 5 by count"),
     (_evictable, "evictable_blocks is 3, 1 by count"),
@@ -188,9 +198,12 @@ def test_every_wrong_number_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "plant", [_num_nodes, _lock_leaked, _freed_in_use, _evictable, _blocks_missing, _pool_count, _retired_lost]
+    "plant",
+    [_num_nodes, _lock_leaked, _freed_in_use, _evictable, _blocks_missing, _pool_count, _retired_lost, _free_twice],
 )
-def test_an_idle_cache_is_repaired_and_goes_on(plant: Callable[[Scene], None], caplog: pytest.LogCaptureFixture) -> None:
+def test_an_idle_cache_is_repaired_and_goes_on(
+    plant: Callable[[Scene], None], caplog: pytest.LogCaptureFixture
+) -> None:
     scene = Scene()
     driver, cache = scene.driver, scene.cache
     driver.collect()

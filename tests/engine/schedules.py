@@ -41,7 +41,6 @@ class LetterTokenizer:
     """Every token is one ASCII character, where the text does not matter."""
 
     special_ids: frozenset[int] = frozenset()
-    strips_leading_space = False
 
     def token_bytes(self, token_id: int, /) -> bytes:
         """A printable character."""

@@ -16,7 +16,6 @@ SPECIAL = 1000
 class FakeTokenizer:
     """Token i < 256 is byte i; SPECIAL is a control token; the rest of the vocabulary is added as it is needed."""
 
-    strips_leading_space: bool = False
     special_ids: frozenset[int] = frozenset({SPECIAL})
     added: list[bytes] = field(default_factory=list)
 
@@ -157,20 +156,6 @@ def test_a_special_token_that_is_kept_can_stop() -> None:
     detokenizer = IncrementalDetokenizer(FakeTokenizer(), stop=("<|end|>",), skip_special_tokens=False)
     assert detokenizer.push([ord("a"), SPECIAL, ord("b")]) == "a"
     assert (detokenizer.stopped, detokenizer.num_tokens) == ("<|end|>", 2)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [(" a b", "a b"), ("  a", " a"), ("a b", "a b"), (" ", ""), ("\n a", "\n a"), ("", "")]
-)
-@pytest.mark.parametrize("chunk", [1, 3])
-@pytest.mark.parametrize("stop", [(), ("zz",)])
-def test_one_leading_space_is_stripped_where_the_tokenizer_says_so(
-    text: str, expected: str, chunk: int, stop: tuple[str, ...]
-) -> None:
-    tokens = [SPECIAL, *text.encode()]
-    stripping = IncrementalDetokenizer(FakeTokenizer(strips_leading_space=True), stop=stop)
-    assert "".join(stream(stripping, tokens, chunk)) == expected
-    assert "".join(stream(IncrementalDetokenizer(FakeTokenizer(), stop=stop), tokens, chunk)) == text
 
 
 # --- Stop strings -----------------------------------------------------------------------------------------------------

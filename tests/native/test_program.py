@@ -31,8 +31,8 @@ class Weights:
         generator = torch.Generator().manual_seed(3)
 
         def matrix(out_features: int, in_features: int) -> torch.Tensor:
-            values = torch.randn(out_features, in_features, generator=generator) / float(in_features) ** 0.5
-            return values.to(self.dtype)
+            values = torch.randn(out_features, in_features, generator=generator)
+            return values.mul(float(in_features) ** -0.5).to(self.dtype)
 
         self.embedding = (torch.randn(VOCAB, WIDTH, generator=generator)).to(self.dtype)
         self.layers = [

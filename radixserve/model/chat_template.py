@@ -1,0 +1,146 @@
+"""A conversation to text, by the model's own Jinja template, in a sandbox with bounds."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from radixserve.errors import InvalidRequest, ModelLoadError
+from radixserve.model.config_fields import read_json
+from radixserve.model.gguf import Metadata
+
+MAX_CHARACTERS = 16_000_000
+MAX_SECONDS = 10.0
+_MARK = "\ue000radixserve-continue\ue000"
+
+
+class ChatTemplate:
+    """One compiled template. ``special``: names of the model's special tokens, as the template sees them."""
+
+    def __init__(self, source: str, special: Mapping[str, str] | None = None) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], autoescape=False
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = _now
+        try:
+            self._template = environment.from_string(source)
+        except (jinja2.TemplateError, RecursionError) as error:
+            raise ModelLoadError(f"the model's chat template does not compile: {error}") from error
+        self._special = dict(special or {})
+        self.source = source
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **extra: Any,
+    ) -> str:
+        """The conversation as the model was trained to see it, ready for an answer with ``add_generation_prompt``.
+
+        ``continue_final_message``: the text ends with the last message's content, so that the model goes on with it.
+        ``extra``: further variables of the template. Raises `InvalidRequest` for what the template refuses or cannot
+        render.
+        """
+        rendered: list[Mapping[str, Any]] = list(messages)
+        if continue_final_message:
+            add_generation_prompt = False
+            rendered[-1] = {**rendered[-1], "content": _marked(rendered[-1])}
+        variables = {
+            **self._special,
+            **extra,
+            "messages": rendered,
+            "tools": list(tools) if tools else None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        text = self._bounded(variables)
+        if continue_final_message:
+            before, mark, _ = text.rpartition(_MARK)
+            if not mark:
+                raise InvalidRequest("continue_final_message", "the chat template leaves out the final message")
+            text = before
+        return text
+
+    def _bounded(self, variables: dict[str, Any]) -> str:
+        deadline = time.monotonic() + MAX_SECONDS
+        pieces: list[str] = []
+        length = 0
+        try:
+            for piece in self._template.generate(variables):
+                pieces.append(piece)
+                length += len(piece)
+                if length > MAX_CHARACTERS:
+                    raise InvalidRequest("messages", f"the rendered conversation exceeds {MAX_CHARACTERS} characters")
+                if time.monotonic() > deadline:
+                    raise InvalidRequest("messages", f"the chat template takes longer than {MAX_SECONDS:g} s")
+        except InvalidRequest:
+            raise
+        except Exception as error:
+            # A template is a program over the caller's data: whatever it raises means that it cannot take them.
+            raise InvalidRequest("messages", f"the chat template refuses them: {error}", "template_error") from error
+        return "".join(pieces)
+
+
+def gguf_chat_template(metadata: Metadata, special: Mapping[str, str]) -> ChatTemplate | None:
+    """The template in a GGUF file's metadata, None if it has none."""
+    source = metadata.typed("tokenizer.chat_template", str)
+    return None if source is None else ChatTemplate(source, special)
+
+
+def directory_chat_template(directory: Path, special: Mapping[str, str]) -> ChatTemplate | None:
+    """The template of a Hugging Face directory, None if it has none.
+
+    ``chat_template.jinja`` goes before ``chat_template.json`` and the ``chat_template`` of ``tokenizer_config.json``; of
+    a list of named templates the one called ``default`` is taken.
+    """
+    path = directory / "chat_template.jinja"
+    if path.is_file():
+        return ChatTemplate(path.read_text(encoding="utf-8"), special)
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        path = directory / name
+        value = read_json(path).get("chat_template") if path.is_file() else None
+        if isinstance(value, list):
+            named = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}
+            value = named.get("default")
+            if value is None:
+                raise ModelLoadError(f"{path}: chat_template has no entry called default")
+        if value is not None:
+            if not isinstance(value, str):
+                raise ModelLoadError(f"{path}: chat_template must be a text or a list of named texts")
+            return ChatTemplate(value, special)
+    return None
+
+
+def _marked(message: Mapping[str, Any]) -> Any:
+    """The message's content with the mark at its end."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content + _MARK
+    if isinstance(content, list) and content and isinstance(content[-1], dict) and "text" in content[-1]:
+        return [*content[:-1], {**content[-1], "text": str(content[-1]["text"]) + _MARK}]
+    raise InvalidRequest("continue_final_message", "the final message has no text to continue")
+
+
+def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
+    # Jinja's own filter escapes for HTML, which models were not trained on.
+    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise InvalidRequest("messages", f"the chat template refuses them: {message}", "template_error")
+
+
+def _now(layout: str) -> str:
+    return dt.datetime.now().astimezone().strftime(layout)
