@@ -21,8 +21,37 @@ from torch.nn import functional
 from radixserve.model.ops import GatedUnit, Linear
 
 PACK_ROWS = 16
-PROBE_ROWS = 96
-PROBE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65)
+PROBE_ROWS = 600
+PROBE_SIZES = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+    11,
+    12,
+    13,
+    15,
+    16,
+    17,
+    24,
+    31,
+    32,
+    33,
+    48,
+    63,
+    64,
+    65,
+    128,
+    256,
+    257,
+    512,
+)
 
 
 def onednn_linears(dtype: torch.dtype) -> bool:
@@ -107,17 +136,36 @@ class PlainLinear:
 PackedLinear = OneDNNLinear | PlainLinear
 
 
+def cancelling_operands(
+    out_features: int, in_features: int, rows: int, dtype: torch.dtype, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A weight and inputs whose products cancel exactly, in an order that is shuffled along K.
+
+    What is left of each sum is the rounding of its partial sums alone, so two orders of accumulation differ in nearly
+    every element, where with plain random numbers the rounding of the result hides almost all of it.
+    """
+    generator = torch.Generator().manual_seed(out_features * 31 + in_features + seed)
+    half = in_features // 2
+    shuffled = torch.randperm(2 * half, generator=generator)
+    w = torch.randn(out_features, half, generator=generator).to(dtype)
+    a = torch.randn(rows, half, generator=generator).to(dtype)
+    weight = torch.zeros(out_features, in_features, dtype=dtype)
+    x = torch.zeros(rows, in_features, dtype=dtype)
+    weight[:, : 2 * half] = torch.cat((w, -w), 1)[:, shuffled]
+    x[:, : 2 * half] = torch.cat((a, a), 1)[:, shuffled]
+    return weight, x
+
+
 @functools.cache
 def row_floor(onednn: bool, out_features: int, in_features: int, dtype: torch.dtype, threads: int) -> int:
-    """The smallest batch size from which on a row has the same bits at every probed size, by trial on random numbers.
+    """The smallest batch size from which on a row has the same bits at every probed size, by trial.
 
     1 for nearly every shape. ``threads`` is the number that torch runs on: GEMMs are split by it.
     """
     assert threads == torch.get_num_threads()
     kind: type[PackedLinear] = OneDNNLinear if onednn else PlainLinear
-    generator = torch.Generator().manual_seed(out_features * 31 + in_features)
-    linear = kind(torch.randn(out_features, in_features, generator=generator).to(dtype), None, 1)
-    x = torch.randn(PROBE_ROWS, in_features, generator=generator).to(dtype)
+    weight, x = cancelling_operands(out_features, in_features, PROBE_ROWS, dtype)
+    linear = kind(weight, None, 1)
     whole = linear(x)
     differing = [rows for rows in PROBE_SIZES if not torch.equal(linear(x[:rows]), whole[:rows])]
     return max(differing) + 1 if differing else 1

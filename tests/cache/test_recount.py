@@ -218,8 +218,6 @@ def test_an_idle_cache_is_repaired_and_goes_on(
     assert cache.pool.num_free == cache.pool.total == 20
     assert cache.tree.num_nodes == cache.tree.evictable_blocks == 0
     assert cache.check_and_repair() is True
-    fresh = Driver(cache.config, alphabet=5)
-    fresh.cache.pool, fresh.cache.tree = cache.pool, cache.tree
     lease = cache.acquire(PUBLIC, b"\0\0\0\1" * 8, 7)
     cache.extend(lease, 8)
     cache.release(lease, b"\0\0\0\1" * 8, 8)

@@ -11,8 +11,8 @@ import numpy as np
 from radixserve.cache.block_pool import BlockState
 from radixserve.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
 from radixserve.engine.core import EngineCore
-from radixserve.messages import FinishReason, GenerationOutput, SamplingParams
 from radixserve.engine.detokenizer import TokenBytes
+from radixserve.messages import FinishReason, GenerationOutput, SamplingParams
 from radixserve.runtime.model_runner import ModelRunner, RunnableModel
 
 
@@ -148,7 +148,9 @@ class Bench:
         return found
 
 
-def random_schedule(seed: int, bench: Bench, *, max_prompt: int = 60, max_output: int = 10, requests: int = 7) -> Schedule:
+def random_schedule(
+    seed: int, bench: Bench, *, max_prompt: int = 60, max_output: int = 10, requests: int = 7
+) -> Schedule:
     """Arrivals that share prefixes at all lengths, under a random configuration, often with too small a pool."""
     rng = random.Random(seed)
     size = bench.block_size
