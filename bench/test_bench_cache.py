@@ -72,7 +72,7 @@ def test_match_and_insert_of_a_cold_100k_token_prompt(benchmark: BenchmarkFixtur
         cache.collect(1)
         cache.settle(lease, key, LONG)
 
-    benchmark.pedantic(insert, setup=setup, rounds=50, warmup_rounds=3)
+    benchmark.pedantic(insert, setup=setup, rounds=50, warmup_rounds=3)  # type: ignore[no-untyped-call]
 
 
 def test_a_100k_token_prompt_that_parts_from_a_cached_one_in_its_middle(benchmark: BenchmarkFixture) -> None:
@@ -84,7 +84,7 @@ def test_a_100k_token_prompt_that_parts_from_a_cached_one_in_its_middle(benchmar
         serve(cache, first, LONG, 1)
         return (cache,), {}
 
-    benchmark.pedantic(lambda cache: serve(cache, second, LONG, 2), setup=setup, rounds=20, warmup_rounds=2)
+    benchmark.pedantic(lambda cache: serve(cache, second, LONG, 2), setup=setup, rounds=20, warmup_rounds=2)  # type: ignore[no-untyped-call]
 
 
 def test_match_of_a_cached_100k_token_prompt(benchmark: BenchmarkFixture) -> None:
@@ -107,7 +107,7 @@ def test_evict_100_blocks(benchmark: BenchmarkFixture, num_nodes: int) -> None:
     """Divide by 100 for the cost per block; it must not depend on the tree's size."""
     cache = forest(num_nodes)
     rounds = min(20, cache.tree.evictable_blocks // 200)
-    benchmark.pedantic(cache.evict, (100,), rounds=rounds, warmup_rounds=1)
+    benchmark.pedantic(cache.evict, (100,), rounds=rounds, warmup_rounds=1)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("num_nodes", [1_000, 10_000, 100_000])
@@ -118,7 +118,7 @@ def test_one_request_of_128_new_tokens_that_must_evict(benchmark: BenchmarkFixtu
     cache.extend(filler, cache.pool.num_free * BLOCK)
     keys = iter([prompt(10**6 + index, 128) for index in range(300)])
     steps = iter(range(10**7, 10**7 + 300))
-    benchmark.pedantic(lambda: serve(cache, next(keys), 128, next(steps)), rounds=200, warmup_rounds=10)
+    benchmark.pedantic(lambda: serve(cache, next(keys), 128, next(steps)), rounds=200, warmup_rounds=10)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("shared", [0, 1_024])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from radixserve.errors import ContextLengthExceeded, InvalidRequest, PoolTooSmall
+from radixserve.errors import ContextLengthExceeded, InvalidRequest, PoolTooSmall, UnsupportedFeature
 from radixserve.messages import SamplingParams
 
 
@@ -84,19 +84,44 @@ def check_priority(priority: object) -> int:
 
 
 def check_salt(cache_salt: object) -> bytes:
-    """The salt of a namespace from the caller's text; None is the public namespace."""
+    """The salt of a namespace from the caller's text.
+
+    Without one it is the common namespace of all who give none. The empty salt, which everybody sees, is only for what
+    an operator makes public.
+    """
     if cache_salt is None:
-        return b""
+        return b"common"
     if not isinstance(cache_salt, str) or not cache_salt:
         raise InvalidRequest("cache_salt", "must be a non-empty text", "invalid_type")
     return b"salt:" + cache_salt.encode("utf-8", "surrogatepass")
 
 
-def check_messages(messages: object) -> Sequence[dict[str, object]]:
-    """A conversation is a non-empty sequence of mappings with a role."""
+def check_messages(messages: object) -> list[dict[str, Any]]:
+    """A conversation as new mappings with a ``role`` and, where there was a list of text parts, their texts joined.
+
+    Raises `InvalidRequest` naming the message, `UnsupportedFeature` for parts that are not text.
+    """
     if not isinstance(messages, (list, tuple)) or not messages:
         raise InvalidRequest("messages", "must be a non-empty list of messages", "invalid_type")
+    checked = []
     for index, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise InvalidRequest(f"messages[{index}]", "must be a mapping with a role", "invalid_type")
-    return messages
+        content = message.get("content")
+        if isinstance(content, (list, tuple)):
+            content = "".join(_part_text(part, f"messages[{index}].content[{at}]") for at, part in enumerate(content))
+        elif not isinstance(content, (str, type(None))):
+            raise InvalidRequest(f"messages[{index}].content", "must be a text or a list of parts", "invalid_type")
+        checked.append({**message, "content": content})
+    return checked
+
+
+def _part_text(part: object, name: str) -> str:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise InvalidRequest(name, "must be a mapping with a type", "invalid_type")
+    if part["type"] != "text":
+        raise UnsupportedFeature(name, f"parts of type {part['type']!r} are not part of this release, only text")
+    if not isinstance(part.get("text"), str):
+        raise InvalidRequest(f"{name}.text", "must be a text", "invalid_type")
+    text: str = part["text"]
+    return text

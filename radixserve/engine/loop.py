@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_IDLE_SECONDS = 1.0
+
 # Takes the chunks of one generation, or the error that ended it; called on the loop's thread, must not block.
 Sink = Callable[[GenerationChunk | Exception], None]
 
@@ -118,18 +120,19 @@ class EngineLoop:
         checked = False
         while True:
             with self._wake:
-                while not self._commands and not self._closed and not self._core.has_work and checked:
-                    self._wake.wait()
+                while not (self._commands or self._closed or self._core.has_work or self._core.has_news):
+                    # The books are checked once in every pause, and only in one that lasts, so nobody waits for it.
+                    if not self._wake.wait(None if checked else _IDLE_SECONDS) and not checked:
+                        self._core.idle()
+                        checked = True
                 if self._closed:
                     return False
                 commands, self._commands = self._commands, deque()
             for command in commands:
                 command()
-                checked = False
             if self._core.has_work or self._core.has_news:
                 return True
-            self._core.idle()
-            checked = True
+            checked = False
 
     def _deliver(self, chunk: GenerationChunk) -> None:
         sink = self._sinks.get(chunk.rid)

@@ -85,6 +85,26 @@ def test_off_forgets_a_copy_source_only_after_the_last_copy() -> None:
     driver.finish()
 
 
+def test_off_keeps_a_copy_source_that_a_rematch_takes_over_again() -> None:
+    cache = make("off").cache
+    namespace = cache.namespace_of(PUBLIC, "r")
+    key = encode_tokens([1, 1, 1, 1, 2, 2, 2, 9, 9])
+    parent = cache.acquire(namespace, key, 8)
+    cache.extend(parent, 7)
+    (fork,) = cache.fork(parent, key, 6, 1)
+    cache.discard(parent)
+    assert fork.copy is not None and fork.copy.length == 2
+    short = cache.acquire(namespace, key, 5)
+    cache.discard(fork)
+    assert cache.rematch(short, key, 5, 8) == 6
+    assert short.copy is not None and short.copy.length == 2
+    assert short.copy.node.alive
+    assert cache.pool.state(short.copy.block) is BlockState.TREE
+    cache.check()
+    cache.discard(short)
+    assert cache.pool.num_free == 40
+
+
 def test_off_forgets_a_preempted_request_too() -> None:
     driver = make("off")
     job = driver.arrive(PUBLIC, PROMPT)

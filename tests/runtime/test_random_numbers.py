@@ -25,6 +25,10 @@ def test_draws_are_53_bit_fractions_below_one(seed: int, sample: int, position: 
     assert value == uniform(seed, sample, position)
 
 
+def test_a_draw_is_the_top_of_the_first_two_words() -> None:
+    assert uniform(0, 0, 0) * 2.0**53 == 0x6627E8D5E169C58D >> 11
+
+
 def test_every_part_of_the_key_counts() -> None:
     seeds = (0, 1, 2**32, 2**63, -1, 2**64 - 2)
     draws = {uniform(seed, sample, position) for seed in seeds for sample in range(8) for position in (0, 1, 2, 2**32)}

@@ -63,6 +63,17 @@ def test_a_tiny_temperature_is_greedy_and_not_nan(temperature: float) -> None:
     assert distribution.token(BELOW_ONE) == 2
 
 
+def test_top_k_leaves_out_the_least_likely_token_alone() -> None:
+    logits = np.array([0.0, -1.0, 2.0, -1.0], np.float32)
+    kept = {k: TokenDistribution.of(logits, SamplingParams(top_k=k)).ids for k in (1, 2, 3, 4)}
+    assert {k: None if ids is None else ids.tolist() for k, ids in kept.items()} == {
+        1: [2],
+        2: [0, 2],
+        3: [0, 1, 2],
+        4: None,
+    }
+
+
 def test_filters_apply_in_order() -> None:
     """top_p counts on what top_k left: of four equal tokens top_k keeps two, of which half is one."""
     logits = np.array([0.0, 1.0, 1.0, 1.0, 1.0], np.float32)

@@ -1,120 +1,139 @@
-"""A runner without a model: it keeps, for every slot, the hash of the token prefix that was written there.
+"""A runner without a model: every slot holds a token and the hash of the whole prefix up to and with it.
 
-It refuses to read a slot that does not hold exactly the prefix that the row's sequence has at that position, so any block that is
-shared wrongly, freed too early, copied too short or written twice is caught at the row that reads it. The next token is a hash of what was read:
-the same sequence gets the same token whatever the cache did.
+It refuses to read a slot that does not continue the slots before it, so a block that is shared wrongly, freed too
+early, copied too short or written twice shows at the row that reads it. The next token is a hash of what was read: a
+sequence gets the same tokens whatever the cache did. Tables are read when the step is executed, from the plan alone.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from radixserve.messages import TokenLogprob
+from radixserve.messages import SamplingParams, TokenLogprob
 from radixserve.scheduler.plan import PlanRow, RowResult, StepPlan, StepResult
 
-EMPTY = b"empty"
+Slot = tuple[int, int]
+"""(token, hash of the prefix that ends with it)."""
+
+POISON: Slot = (-1, -1)
+"""What a freed block holds; to read it is an error of the scheduler or the cache."""
+
+NOT_FINITE: Slot = (-2, -2)
+"""What a row leaves behind whose logits are not finite; who reads it and wants logits fails as well."""
 
 
 class StaleSlot(AssertionError):
-    """A row would have read KV of another prefix."""
+    """A row would have read KV that is not of its own prefix."""
+
+
+class StepFailed(Exception):
+    """The forward pass raised."""
+
+
+def extend_state(state: int, token: int) -> int:
+    """The hash of a prefix and one more token; the empty prefix is 0."""
+    return hash((state, token))
+
+
+def score(state: int, token: int) -> float:
+    """The logprob of ``token`` after a prefix."""
+    return -float(hash((token, state)) % 2**20) / 2**16
+
+
+def draw(
+    state: int, sampling: SamplingParams, seed: int, index: int, num_output: int, vocab_size: int, eos_ids: Sequence[int]
+) -> int:
+    """Output token ``num_output`` of sample ``index``: greedy ones depend on the prefix alone; none ends before ``min_tokens``."""
+    key = (state,) if sampling.temperature == 0 else (state, seed, index)
+    token = hash(key) % vocab_size
+    banned = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(eos_ids))
+    while num_output < sampling.min_tokens and token in banned:
+        token = (token + 1) % vocab_size
+    return token
 
 
 class FakeRunner:
-    """``vocab_size`` bounds the tokens it draws; ``choose`` may override the token drawn for (row, sample index)."""
+    """``fault(plan)`` may raise, after the step has written half of what it writes; ``error(row)`` fails one row.
 
-    def __init__(
-        self,
-        num_blocks: int,
-        block_size: int,
-        vocab_size: int = 50,
-        choose: Callable[[PlanRow, int, int], int] | None = None,
-    ) -> None:
+    ``seconds(plan)``: the time a step is said to take. ``plans``: all that were executed, failed ones included.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, vocab_size: int, eos_ids: Sequence[int] = ()) -> None:
         self.block_size = block_size
         self.vocab_size = vocab_size
-        self.choose = choose
-        self.slots: list[bytes] = [EMPTY] * (num_blocks * block_size)
-        self.prefixes: dict[str, list[bytes]] = {}
+        self.eos_ids = eos_ids
+        self.slots: list[Slot] = [POISON] * (num_blocks * block_size)
         self.plans: list[StepPlan] = []
-        self.seconds = 0.0
+        self.fault: Callable[[StepPlan], None] = lambda plan: None
+        self.error: Callable[[PlanRow], str | None] = lambda row: None
+        self.seconds: Callable[[StepPlan], float] = lambda plan: 0.0
+
+    def poison(self, blocks: Sequence[int]) -> None:
+        """What a freed block held is gone."""
+        size = self.block_size
+        for block in blocks:
+            self.slots[block * size : (block + 1) * size] = [POISON] * size
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Copies, then all writes, then all reads, as a layer does."""
+        """Copies, then all writes, then all reads, as a layer does. A row may continue what rows before it write."""
         self.plans.append(plan)
-        size = self.block_size
-        for source, target in plan.copies.tolist():
+        places = [self._places(row) for row in plan.rows]
+        written = [place for row, slots in zip(plan.rows, places, strict=True) for place in slots[row.start :]]
+        assert len(written) == len(set(written)), f"two rows of step {plan.step} write one slot"
+        self._copy(plan)
+        for place in written:
+            self.slots[place] = POISON
+        self.fault(plan)
+        for row, slots in zip(plan.rows, places, strict=True):
+            self._write(row, slots)
+        rows = [self._read(row, slots) for row, slots in zip(plan.rows, places, strict=True)]
+        for row, slots, result in zip(plan.rows, places, rows, strict=True):
+            if result.error is not None:
+                self.slots[slots[row.end - 1]] = NOT_FINITE
+        return StepResult(plan.step, tuple(rows), self.seconds(plan))
+
+    def _places(self, row: PlanRow) -> list[int]:
+        size, table = self.block_size, row.table.tolist()
+        assert len(table) == -(-row.end // size), f"{row.rid}: a table of {len(table)} blocks for {row.end} tokens"
+        return [table[position // size] * size + position % size for position in range(row.end)]
+
+    def _copy(self, plan: StepPlan) -> None:
+        size, pairs = self.block_size, plan.copies.tolist()
+        targets = [target for _, target in pairs]
+        assert len(targets) == len(set(targets)), "two copies go to one block"
+        assert not {source for source, _ in pairs} & set(targets), "a copy reads what another writes"
+        for source, target in pairs:
             self.slots[target * size : (target + 1) * size] = self.slots[source * size : (source + 1) * size]
-        written: dict[int, str] = {}
-        for row in plan.rows:
-            for position, slot in enumerate(self._slots(row)):
-                if position >= row.start:
-                    assert slot not in written, f"{row.rid} and {written[slot]} write slot {slot} in one step"
-                    written[slot] = row.rid
-                    self.slots[slot] = b"written"
-        pending = {row.rid: row for row in plan.rows}
-        while pending:
-            # A row may continue what another row of this step computes: resolve in order of dependency.
-            done = [rid for rid, row in pending.items() if self._write(row)]
-            if not done:
-                row = next(iter(pending.values()))
-                raise StaleSlot(f"step {plan.step}: {row.rid} reads a slot that nobody has written with its prefix")
-            for rid in done:
-                del pending[rid]
-        return StepResult(plan.step, tuple(self._result(row) for row in plan.rows), self.seconds)
 
-    def _slots(self, row: PlanRow) -> list[int]:
-        positions = np.arange(row.end)
-        return list((row.table[positions // self.block_size] * self.block_size + positions % self.block_size).tolist())
+    def _write(self, row: PlanRow, places: list[int]) -> None:
+        state = self.slots[places[row.start - 1]][1] if row.start else 0
+        for token, place in zip(row.tokens.tolist(), places[row.start :], strict=True):
+            state = extend_state(state, token)
+            self.slots[place] = (token, state)
 
-    def _write(self, row: PlanRow) -> bool:
-        slots = self._slots(row)
-        if any(self.slots[slot] == b"written" for slot in slots[: row.start]):
-            return False
-        state = self.slots[slots[row.start - 1]] if row.start else b""
-        for token, slot in zip(row.tokens.tolist(), slots[row.start :], strict=True):
-            state = hashlib.blake2b(state + token.to_bytes(4, "big"), digest_size=8).digest()
-            self.slots[slot] = state
-        return True
+    def _read(self, row: PlanRow, places: list[int]) -> RowResult:
+        states: list[int] = []
+        state, finite = 0, True
+        for position, place in enumerate(places):
+            token, held = self.slots[place]
+            finite = finite and (token, held) != NOT_FINITE
+            state = extend_state(state, token)
+            if finite and held != state:
+                raise StaleSlot(f"{row.rid} reads KV of another prefix at position {position}")
+            states.append(state)
+        if row.num_samples and (error := "not finite" if not finite else self.error(row)):
+            return RowResult(error=error)
+        return self._sample(row, states)
 
-    def _result(self, row: PlanRow) -> RowResult:
-        slots = self._slots(row)
-        read = [self.slots[slot] for slot in slots]
-        self.check(row, read)
+    def _sample(self, row: PlanRow, states: list[int]) -> RowResult:
         tokens = tuple(
-            self.choose(row, index, len(read)) if self.choose else self.draw(read[-1], row, index)
+            draw(states[-1], row.sampling, row.seed, index, row.end - row.num_prompt, self.vocab_size, self.eos_ids)
             for index in range(row.first_sample, row.first_sample + row.num_samples)
         )
         wanted = row.prompt_logprob_targets
-        prompt_logprobs = () if wanted is None else tuple(
-            TokenLogprob(token, -self.score(read[row.prompt_logprob_start + offset]), 1)
-            for offset, token in enumerate(wanted.tolist())
+        prompt_logprobs = tuple(
+            TokenLogprob(token, score(states[row.prompt_logprob_start + offset], token), 1)
+            for offset, token in enumerate(wanted.tolist() if wanted is not None else ())
         )
-        logprobs = tuple(TokenLogprob(token, -self.score(read[-1]), 1) for token in tokens)
+        logprobs = tuple(TokenLogprob(token, score(states[-1], token), 1) for token in tokens)
         return RowResult(tokens, logprobs if row.sampling.logprobs is not None else (), prompt_logprobs)
-
-    def check(self, row: PlanRow, read: list[bytes]) -> None:
-        """Every slot the row reads must hold the prefix of the row's own sequence."""
-        sequence = self.sequences[row.rid] if row.rid in self.sequences else None
-        if sequence is None:
-            return
-        state = b""
-        for position, token in enumerate(sequence[: row.end]):
-            state = hashlib.blake2b(state + token.to_bytes(4, "big"), digest_size=8).digest()
-            if read[position] != state:
-                raise StaleSlot(f"{row.rid} read slot of position {position} with another prefix")
-
-    sequences: dict[str, list[int]] = {}
-
-    def draw(self, state: bytes, row: PlanRow, index: int) -> int:
-        """The next token: a hash of everything read, the seed and the sample index."""
-        seed = row.seed if row.sampling.temperature > 0 else 0
-        sample = index if row.sampling.temperature > 0 else 0
-        salted = state + f"{seed}/{sample}".encode()
-        return int.from_bytes(hashlib.blake2b(salted, digest_size=4).digest(), "big") % self.vocab_size
-
-    @staticmethod
-    def score(state: bytes) -> float:
-        """A number that depends on the whole prefix."""
-        return int.from_bytes(state[:4], "big") / 2**32
