@@ -51,8 +51,8 @@ class LoadedModel:
 def load_model(name: str, *, dtype: torch.dtype = torch.bfloat16, progress: bool | None = None) -> LoadedModel:
     """Load ``smollm2`` (embedded), a ``.gguf`` file, a Hugging Face directory, or a hub id.
 
-    ``progress``: whether to show a bar; None does on a terminal. Raises `ModelNotFound`, and the other
-    `ModelLoadError`\\ s naming what in the files cannot be read.
+    ``progress``: whether to show a bar; None does on a terminal. Raises `ModelNotFound`, and a `ModelLoadError` of
+    another kind naming what in the files cannot be read.
     """
     path = find_model(name)
     if path.is_dir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -116,6 +117,7 @@ class CostModel:
         self._theta = np.zeros(3)
         self._covariance = np.eye(3) * 1e3
         self.observations = 0
+        self._largest = 0
 
     def observe(self, tokens: int, work: int, seconds: float) -> None:
         """A step of ``tokens`` with attention ``work`` (see `step_work`) took ``seconds``."""
@@ -128,6 +130,7 @@ class CostModel:
         if trace > 1e6:
             self._covariance *= 1e6 / trace
         self.observations += 1
+        self._largest = max(self._largest, tokens)
 
     @property
     def coefficients(self) -> tuple[float, float, float]:
@@ -140,17 +143,18 @@ class CostModel:
         fixed, token, context = self.coefficients
         return fixed + token * tokens + context * work
 
-    def tokens_within(self, seconds: float, tokens: int, work: int, context: float, limit: int) -> int:
-        """How many tokens with ``context`` each can be added to a step of ``tokens`` and ``work`` so that it stays
-        within ``seconds``.
+    def tokens_within(self, seconds: float, tokens: int, work: int, context: int, limit: int) -> int:
+        """How many tokens can follow ``context`` tokens of one sequence in a step of ``tokens`` and ``work`` besides, so
+        that it stays within ``seconds``.
 
-        At most ``limit``; a small first guess until there are observations to go by.
+        At most ``limit``, and at most twice the largest step seen: decodes alone do not tell what a prompt costs.
         """
+        limit = min(limit, max(self._FIRST_TOKENS, 2 * self._largest))
         if self.observations < self._ENOUGH:
             return min(limit, self._FIRST_TOKENS)
         _, token, per_context = self.coefficients
-        each = token + per_context * context
-        left = seconds - self.predict(tokens, work)
-        if each <= 0:
-            return limit
-        return int(min(limit, max(0.0, left / each)))
+        left = max(0.0, seconds - self.predict(tokens, work))
+        each = token + per_context * (context + 0.5)
+        # The positive root of per_context / 2 * count**2 + each * count = left, in a form that divides by no zero.
+        root = each + math.sqrt(each * each + 2 * per_context * left)
+        return int(min(limit, 2 * left / root)) if root > 0 else limit

@@ -26,6 +26,7 @@ class PlanBuilder:
         self.before: list[tuple[int, int]] = []
         self.num_tokens = 0
         self._cache = cache
+        self._has_chunk = False
         self._rows: list[PlanRow] = []
         self._copies: list[tuple[int, int]] = []
 
@@ -33,8 +34,8 @@ class PlanBuilder:
         """Give ``request`` a row of up to ``grant`` tokens; returns how many it got, and 0 changes nothing.
 
         Just before, it takes over what others have put into the tree, rows of this step included. ``cut``: whether
-        the row may end before the sequence does; it then ends at a block boundary unless it is the first to be
-        planned and cannot reach one.
+        the row may end before the sequence does; it then ends at a block boundary unless it is the first
+        of its kind in the step and cannot reach one.
         """
         cache = self._cache
         before = (request.group.cached_tokens, request.frontier)
@@ -53,6 +54,7 @@ class PlanBuilder:
         request.in_flight += 1
         if request.started_step is None:
             request.started_step, request.started_at = self.step, time.monotonic()
+        self._has_chunk = self._has_chunk or cut
         self.requests.append(request)
         self.before.append(before)
         self.num_tokens += end - start
@@ -99,7 +101,8 @@ class PlanBuilder:
         size = self._cache.block_size
         room = (len(lease.table) + self._cache.available_blocks) * size - start
         end = chunk_end(start, request.num_tokens, min(grant, room), size)
-        if end == start and not self.requests:
+        if end == start and not self._has_chunk:
+            # However little the decodes leave, one prompt goes on.
             end = min(start + grant, start + room, request.num_tokens)
         return end
 

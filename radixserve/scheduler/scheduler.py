@@ -61,6 +61,11 @@ class _InFlight:
     before: list[tuple[int, int]]
 
 
+def _rows(request: Request) -> int:
+    """Rows that ``request`` takes once its samples have parted."""
+    return 1 if request.forked else request.sampling.n
+
+
 def waiting_queue(config: SchedulerConfig, cache: PrefixCache, context_length: int) -> WaitingQueue:
     """The queue for ``config.policy``; without a prefix cache the orders that look at it are plain arrival."""
     if config.policy == "priority":
@@ -209,12 +214,14 @@ class Scheduler:
         for request in [request for request in self.running if request.remaining == 1]:
             builder.extend(request, 1)
         extends = [request for request in self.running if request.remaining > 1]
-        budget = self._budget(builder, extends)
         forecast = StepForecast(self.cache)
         for request in extends:
             forecast.accept(request, forecast.look(request))
+        budget = self._budget(builder, forecast.spans)
         admitted = [] if preempted else self._admit(budget, extends, forecast)
         if extends or admitted:
+            # Counted again: those admitted may have more in place, and then each of their tokens takes longer.
+            budget = self._budget(builder, forecast.spans)
             self._plan_extends(builder, extends + admitted, forecast.spans, budget)
         if not builder.requests and self.running:
             # Every running request needs blocks and none can have any: the last in line gives way, the others go on.
@@ -274,14 +281,15 @@ class Scheduler:
         self._admission.estimate.preempted()
         self.waiting.add(request)
 
-    def _budget(self, builder: PlanBuilder, extends: list[Request]) -> int:
-        """Tokens left for requests that extend."""
+    def _budget(self, builder: PlanBuilder, spans: list[tuple[int, int]]) -> int:
+        """Tokens left for the (start, end) spans of the requests that extend."""
         left = self.config.max_batch_tokens - builder.num_tokens
         target = self.config.itl_target_ms
         if target is None or not builder.requests:
             return left
         work = sum(request.num_computed for request in builder.requests)
-        context = sum(request.num_computed for request in extends) / max(1, len(extends))
+        # Any of them may get it all.
+        context = max((start for start, _ in spans), default=0)
         within = self.cost.tokens_within(target / 1000, builder.num_tokens, work, context, left)
         # One block at least, or a target below what the decodes alone take would starve every prompt.
         return max(within, min(left, self.cache.block_size))
@@ -295,7 +303,7 @@ class Scheduler:
             return []
         chunk = self.cache.block_size if self.config.chunked_prefill else self.config.max_batch_tokens
         claimed = sum(min(request.remaining, chunk) for request in extends)
-        rows = self.config.max_running - len(self.running)
+        rows = self.config.max_running - sum(_rows(request) for request in self.running)
         blocks = self._admission.free_blocks(self.running)
         admitted: list[Request] = []
         refused: list[Request] = []
@@ -304,7 +312,7 @@ class Scheduler:
             if request is None:
                 break
             outlook = forecast.look(request)
-            samples = 1 if request.forked else request.sampling.n
+            samples = _rows(request)
             needed = self._admission.blocks_needed(request, outlook)
             alone = not self.running and not admitted
             if samples > rows or (needed > blocks and not alone):
@@ -367,10 +375,11 @@ class Scheduler:
             self.cost.observe(*step_work(plan), result.seconds)
         for outcome, request in zip(result.rows, flight.requests, strict=True):
             request.in_flight -= 1
-            if request.state is RequestState.FINISHED:
-                self._release(request)
-            elif outcome.error is not None:
+            if outcome.error is not None:
+                # Also of one that was aborted meanwhile: nobody else must find such KV.
                 self._fail_request(request, outcome.error)
+            elif request.state is RequestState.FINISHED:
+                self._release(request)
             else:
                 self._acquit(request)
                 self._take(request, outcome)

@@ -12,7 +12,7 @@ from radixserve.cache.block_pool import BlockState
 from radixserve.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
 from radixserve.engine.core import EngineCore
 from radixserve.engine.detokenizer import TokenBytes
-from radixserve.messages import FinishReason, GenerationOutput, SamplingParams
+from radixserve.messages import FinishReason, GenerationOutput, SampleOutput, SamplingParams
 from radixserve.runtime.model_runner import ModelRunner, RunnableModel
 
 
@@ -137,15 +137,20 @@ class Bench:
             cut = output.finish_reason is FinishReason.ABORT
             if not cut and output.prompt_logprobs != alone.prompt_logprobs:
                 found.append(f"request {index}: prompt logprobs")
-            ours = output.samples or [output]
-            theirs = alone.samples or [alone]
-            for one, other in zip(ours, theirs, strict=True):
+            for one, other in zip(samples(output), samples(alone), strict=True):
                 count = len(one.token_ids) if one.finish_reason is FinishReason.ABORT else None
                 if one.token_ids != other.token_ids[:count]:
                     found.append(f"request {index}: tokens {one.token_ids} alone {other.token_ids[:count]}")
                 elif one.logprobs != (other.logprobs if count is None else (other.logprobs or [])[:count]):
                     found.append(f"request {index}: logprobs")
         return found
+
+
+def samples(output: GenerationOutput) -> list[SampleOutput]:
+    """The samples of a generation, also where it has only one."""
+    return output.samples or [
+        SampleOutput(index=0, token_ids=output.token_ids, logprobs=output.logprobs, finish_reason=output.finish_reason)
+    ]
 
 
 def random_schedule(
@@ -189,7 +194,7 @@ def random_schedule(
             max_batch_tokens=max(max_running, chunk),
             max_running=max_running,
             policy=rng.choice(["lpm", "fcfs", "dfs-weight", "priority"]),
-            batching=rng.choice(["continuous"] * 5 + ["static"]),
+            batching="static" if rng.random() < 0.15 else "continuous",
             chunked_prefill=rng.random() < 0.85,
             admission=rng.choice(["adaptive", "reserve_max"]),
             watermark=rng.choice([0.0, 0.01, 0.1]),

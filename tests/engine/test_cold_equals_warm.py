@@ -24,9 +24,10 @@ from tests.tiny_decoder import tiny_decoder
 TINY_SCHEDULES = 200
 SMOLLM2_SCHEDULES = 10
 SMOLLM2_LONG_SCHEDULES = 200
-KINDS: list[tuple[Architecture, torch.dtype, int]] = [
+BLOCK_SIZES: dict[Architecture, int] = {"llama": 16, "qwen3": 4, "qwen2": 1, "mistral": 5}
+KINDS = [
     (architecture, dtype, block_size)
-    for architecture, block_size in (("llama", 16), ("qwen3", 4), ("qwen2", 1), ("mistral", 5))
+    for architecture, block_size in BLOCK_SIZES.items()
     for dtype in (torch.bfloat16, torch.float32)
 ]
 SEEDS = st.integers(0, 2**32 - 1)
