@@ -185,6 +185,7 @@ class RadixTree:
         ``salt``: nodes of this salt are seen, and public ones as long as the path is public. Of a salted and a public
         continuation the one that reaches further is taken, the public one if they tie.
         """
+        best: Match | None = None
         node, length = start, start.end
         while length + self.block_size <= limit:
             block = key_slice(key, length, length + self.block_size)
@@ -192,14 +193,17 @@ class RadixTree:
             if not options:
                 break
             if len(options) == 2:
-                matches = [self._enter(child, salt, key, limit) for child in options]
-                return max(matches, key=lambda match: match.total)
+                # Below a salted node all is of its salt: this does not branch again.
+                salted = self._enter(options[1], salt, key, limit)
+                if best is None or salted.total >= best.total:
+                    best = salted
             child = options[0]
             length = self._follow(child, key, limit)
             node = child
             if length < child.end:
                 break
-        return self._with_tail(node, length, salt, key, limit)
+        match = self._with_tail(node, length, salt, key, limit)
+        return match if best is None or match.total >= best.total else best
 
     def _enter(self, child: Node, salt: bytes, key: Key, limit: int) -> Match:
         length = self._follow(child, key, limit)
@@ -446,6 +450,7 @@ class RadixTree:
             node = self._heap.pop()
             if node is None:
                 break
+            assert not node.pending, "a node is locked until the step that writes it is collected or rolled back"
             eviction = self._trim(node, min(count, len(node.blocks)))
             count -= len(eviction.blocks)
             evictions.append(eviction)

@@ -65,7 +65,7 @@ def find_model(name: str) -> Path:
     if name == EMBEDDED:
         return _embedded()
     path = Path(name).expanduser()
-    if path.is_dir() or path.is_file():
+    if name and (path.is_dir() or path.is_file()):
         return path
     looks_local = path.is_absolute() or name.startswith((".", "~")) or name.endswith(".gguf") or name.count("/") != 1
     if looks_local:

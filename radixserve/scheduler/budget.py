@@ -15,7 +15,7 @@ def fair_shares(needs: Sequence[int], budget: int) -> list[int]:
     smaller one.
 
     Progressive filling from the smallest need up (Bertsekas and Gallager, *Data Networks*, section 6.5.2); what does
-    not divide goes to the earliest entries.
+    not divide goes to the largest needs, among equals to the earliest.
     """
     shares = [0] * len(needs)
     left, count = budget, len(needs)
@@ -23,10 +23,6 @@ def fair_shares(needs: Sequence[int], budget: int) -> list[int]:
         shares[index] = min(needs[index], left // count)
         left -= shares[index]
         count -= 1
-    for index, need in enumerate(needs):
-        extra = min(need - shares[index], left)
-        shares[index] += extra
-        left -= extra
     return shares
 
 

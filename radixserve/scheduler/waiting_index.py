@@ -122,10 +122,12 @@ class WaitingIndex:
         return True
 
     def refresh(self, request: Request) -> None:
-        """Find the exact place of a request in a stale spot, from where the spot is."""
+        """Find the exact place of a request, from where its spot is."""
         spot = self.spot_of[request.order]
+        # A merge may have left the spot in the middle of an edge, which need not match to its end.
+        start = spot.node if spot.depth == spot.node.end else spot.node.parent
         self.remove(request)
-        self._place(request, spot.node)
+        self._place(request, start)
 
     def _place(self, request: Request, start: Node | None) -> None:
         size = self.cache.block_size

@@ -98,6 +98,17 @@ def test_of_a_salted_and_a_public_continuation_the_longer_is_taken() -> None:
     assert tree.match(tree.top, b"x", encode_tokens([*A, *B, 5, 5, 5, 5]), 12).length == 12
 
 
+def test_a_tenants_branches_beside_a_long_public_path_are_all_looked_at() -> None:
+    tree = Tree()
+    public = [tree.top]
+    for _ in range(1500):
+        tree.put(public[-1], [*A, 9, 9, 9, 9], b"x")
+        public.append(tree.put(public[-1], A))
+    assert tree.find(A * 2000, salt=b"x") == (4 * 1500, 0)
+    assert tree.find([*A * 1200, 9, 9, 9, 9], salt=b"x") == (4 * 1201, 0)
+    assert tree.find([*A * 1200, 9, 9, 9, 9], salt=b"y") == (4 * 1200, 0)
+
+
 def test_models_and_adapters_have_trees_of_their_own() -> None:
     tree = Tree()
     tree.put(tree.top, A)

@@ -172,6 +172,13 @@ def test_lfu_takes_the_leaf_that_was_leased_least() -> None:
     assert [tree.evict(1)[0].blocks for _ in range(3)] == [[1], [2], [0]]
 
 
+def test_a_node_that_a_step_in_flight_writes_is_never_evicted() -> None:
+    tree = Tree()
+    tree.put(tree.top, A, pending=1)
+    with pytest.raises(AssertionError, match="until the step that writes it is collected"):
+        tree.evict(1)
+
+
 def test_only_an_unlocked_leaf_is_removed() -> None:
     tree, nodes = _bushy()
     with pytest.raises(AssertionError, match="only an unlocked leaf"):

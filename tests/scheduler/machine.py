@@ -167,6 +167,11 @@ class Machine:
         if self.config.chunked_prefill:
             assert plan.num_tokens <= self.config.max_batch_tokens
         assert {request.rid for request in decodes} <= set(rids), "a decode was skipped"
+        pending = set(map(id, self.cache.tree.pending(plan.step)))
+        for request in self.scheduler.requests.values():
+            if request.lease is not None and request.rid not in rids:
+                held = {id(node) for node in request.lease.node.path()}
+                assert not held & pending, f"{request.rid} holds what a step writes that may fail without it"
         for row in plan.rows:
             rid = row.rid.split("#")[0]
             known = self.prompts[rid] + self.tokens(rid, row.first_sample)

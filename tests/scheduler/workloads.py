@@ -75,20 +75,20 @@ def prompts(draw: st.DrawFn) -> tuple[int, ...]:
 def arrivals(draw: st.DrawFn, *, faults: bool) -> Arrival:
     """One request."""
     prompt = draw(prompts())
-    max_tokens = draw(st.sampled_from([0, 1, 2, 3, 5, 9, 14]))
+    max_tokens = draw(st.sampled_from([0, 1, 2, 5, 9, 14, 25]))
     sampling: dict[str, Any] = {
         "n": draw(st.sampled_from([1, 1, 1, 2, 3])),
         "temperature": draw(st.sampled_from([0.0, 1.0])),
         "logprobs": draw(st.sampled_from([None, 0])),
-        "ignore_eos": draw(st.booleans()),
+        "ignore_eos": draw(st.sampled_from([True, True, False])),
         "min_tokens": draw(st.integers(0, min(3, max_tokens))),
-        "stop_token_ids": draw(st.sampled_from([(), (2,)])),
+        "stop_token_ids": draw(st.sampled_from([(), (), (2,)])),
         "repetition_penalty": draw(st.sampled_from([1.0, 1.0, 1.1])),
     }
     if draw(st.integers(0, 4)) == 0:
         sampling |= {"prompt_logprobs": 0, "logprob_start": draw(st.integers(0, len(prompt)))}
     return Arrival(
-        at=draw(st.sampled_from([0, 0, 0, 1, 2, 5, 11])),
+        at=draw(st.sampled_from([0, 0, 0, 0, 1, 2, 5, 11])),
         prompt=prompt,
         max_tokens=max_tokens,
         sampling=sampling,
@@ -111,7 +111,7 @@ def workloads(draw: st.DrawFn, *, faults: bool = True) -> Workload:
         "policy": draw(st.sampled_from(["lpm", "fcfs", "dfs-weight", "priority"])),
         "age_weight": draw(st.sampled_from([0.5, 8.0])),
         "chunked_prefill": draw(st.sampled_from([True, True, True, False])),
-        "admission": draw(st.sampled_from(["adaptive", "reserve_max"])),
+        "admission": draw(st.sampled_from(["adaptive", "adaptive", "reserve_max"])),
         "batching": draw(st.sampled_from(["continuous"] * 4 + ["static"])),
         "watermark": draw(st.sampled_from([0.0, 0.01, 0.2])),
         "itl_target_ms": draw(st.sampled_from([None, None, 5.0])),
@@ -120,7 +120,7 @@ def workloads(draw: st.DrawFn, *, faults: bool = True) -> Workload:
     return Workload(
         tuple(items),
         block_size=draw(st.sampled_from([1, 3, 4, 16])),
-        spare_blocks=draw(st.sampled_from([0, 1, 3, 8, 60])),
+        spare_blocks=draw(st.sampled_from([0, 0, 1, 2, 4, 60])),
         prefix_cache=draw(st.sampled_from(["on", "on", "on", "on", "off", "force_miss"])),
         options=options,
         failing=draw(st.frozensets(st.integers(1, 12), max_size=2)) if faults else frozenset(),

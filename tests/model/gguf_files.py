@@ -1,0 +1,103 @@
+"""Small GGUF files written with the `gguf` package, and whole tiny models in that format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from radixserve.model.token_bytes import BYTE_CHARACTERS
+from tests.tiny_decoder import TinyDecoder
+
+_TOP = {"embed": "token_embd.weight", "final_norm": "output_norm.weight", "head": "output.weight"}
+_LAYER = {
+    "attn_norm": "attn_norm.weight",
+    "mlp_norm": "ffn_norm.weight",
+    "o": "attn_output.weight",
+    "gate": "ffn_gate.weight",
+    "up": "ffn_up.weight",
+    "down": "ffn_down.weight",
+    **{name: f"attn_{name}.weight" for name in "qkv"},
+    **{f"{name}_bias": f"attn_{name}.bias" for name in "qkv"},
+    **{f"{name}_norm": f"attn_{name}_norm.weight" for name in "qk"},
+}
+CONTROL = ("<s>", "</s>", "<|im_end|>")
+MERGES = (("t", "h"), ("th", "e"))
+
+
+def interleave(weight: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
+    """Rows in the order that llama files have: the two halves of each head side by side."""
+    rows, columns = weight.shape
+    return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def write_model(path: Path, model: TinyDecoder, changes: Mapping[str, Any] | None = None) -> Path:
+    """``model`` as a GGUF file with a byte-level tokenizer; ``changes`` replace metadata (None removes a key)."""
+    config = model.config
+    name = "llama" if config.architecture == "mistral" else config.architecture
+    tokens = [*BYTE_CHARACTERS, *CONTROL, *(left + right for left, right in MERGES)]
+    tokens += [f"<pad{index}>" for index in range(config.vocab_size - len(tokens))]
+    metadata: dict[str, Any] = {
+        f"{name}.context_length": config.context_length,
+        f"{name}.embedding_length": config.hidden_size,
+        f"{name}.block_count": config.num_layers,
+        f"{name}.feed_forward_length": config.intermediate_size,
+        f"{name}.attention.head_count": config.num_heads,
+        f"{name}.attention.head_count_kv": config.num_kv_heads,
+        f"{name}.attention.key_length": config.head_dim,
+        f"{name}.attention.value_length": config.head_dim,
+        f"{name}.rope.dimension_count": config.head_dim,
+        f"{name}.attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        f"{name}.rope.freq_base": config.rope_theta,
+        f"{name}.attention.sliding_window": config.sliding_window,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1] * 256 + [3] * 3 + [1] * 2 + [3] * (len(tokens) - 261),
+        "tokenizer.ggml.merges": [f"{left} {right}" for left, right in MERGES],
+        "tokenizer.ggml.bos_token_id": 256,
+        "tokenizer.ggml.eos_token_id": 257,
+        "tokenizer.chat_template": "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}",
+        **(changes or {}),
+    }
+    architecture = metadata.pop("general.architecture", name)
+    tensors = {}
+    for own, weight in model.weights.items():
+        values = weight.float().numpy()
+        part = own.rpartition(".")[2]
+        if name == "llama" and part in ("q", "k"):
+            values = interleave(values, config.num_heads if part == "q" else config.num_kv_heads)
+        layer = own.split(".")
+        tensors[_TOP.get(own) or f"blk.{layer[1]}.{_LAYER[part]}"] = values
+    write_file(path, metadata, tensors, architecture)
+    return path
+
+
+def write_file(
+    path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, np.ndarray[Any, Any]], architecture: str = "llama"
+) -> None:
+    """A GGUF file; lists of str, int or float become arrays."""
+    writer = gguf.GGUFWriter(path, architecture)
+    for key, value in metadata.items():
+        if value is None:
+            continue
+        if isinstance(value, list):
+            if value:
+                writer.add_array(key, value)
+        elif isinstance(value, bool):
+            writer.add_bool(key, value)
+        elif isinstance(value, int):
+            writer.add_uint32(key, value)
+        elif isinstance(value, float):
+            writer.add_float32(key, value)
+        else:
+            writer.add_string(key, value)
+    for name, values in tensors.items():
+        writer.add_tensor(name, np.ascontiguousarray(values))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

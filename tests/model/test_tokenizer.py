@@ -1,0 +1,135 @@
+"""Tokenizers: exact ids against an independent pipeline, exact bytes of every token, special tokens."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import models, pre_tokenizers
+
+from radixserve.errors import InvalidRequest, ModelLoadError
+from radixserve.model.gguf import GGUFFile, Metadata
+from radixserve.model.gguf_tokenizer import build_tokenizer
+from radixserve.model.loader import LoadedModel, find_model
+from radixserve.model.tokenizer import Tokenizer
+from tests.tiny_model import byte_tokenizer
+
+SAMPLES = [
+    "Hello world", "  leading", "trailing  ", "\n\n\tmixed \r\n white", "x = f(a)[1:] # comment", "don't we'll I'M",
+    "3.14159 and 1,234,567", "naïve café ünïcode", "日本語のテキスト", "emoji 👩‍👩‍👧 🇫🇷 ok", "العربية", "a\u0301 combining",
+    "<tag attr='v'>", "snake_case CamelCase", "", " ", "\x00\x01", "½ ² ٣", "𝔘𝔫𝔦", "\u200b\u2028",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def reference() -> tokenizers.Tokenizer:
+    """The same vocabulary in the library's own parts: digits one by one, then GPT-2's byte level."""
+    metadata = GGUFFile.open(find_model("smollm2")).metadata
+    tokens, merges = metadata.strings("tokenizer.ggml.tokens"), metadata.strings("tokenizer.ggml.merges")
+    assert tokens is not None and merges is not None
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+    backend = tokenizers.Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, pairs))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    return backend
+
+
+def strings(count: int) -> list[str]:
+    rng = random.Random(5)
+    alphabet = "abc XYZ 0189 .,'\"!?-_()\n\t éüß 日本 👍½"
+    made = ["".join(rng.choice(alphabet) for _ in range(rng.randint(1, 40))) for _ in range(count)]
+    made += ["".join(chr(rng.choice([rng.randrange(32, 0x3000), rng.randrange(0x1F300, 0x1FAFF)])) for _ in range(12))
+             for _ in range(count)]  # fmt: skip
+    return made
+
+
+def test_ids_equal_an_independent_pipeline(smollm2: LoadedModel, reference: tokenizers.Tokenizer) -> None:
+    for text in [*SAMPLES, *strings(1500)]:
+        ids = smollm2.tokenizer.encode(text)
+        assert ids == reference.encode(text, add_special_tokens=False).ids, text
+        assert smollm2.tokenizer.decode(ids) == text
+
+
+@given(text=st.text())
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_round_trip_of_any_text(text: str) -> None:
+    tokenizer = byte_tokenizer()
+    try:
+        ids = tokenizer.encode(text, parse_special=False)
+    except InvalidRequest:
+        assert any(0xD800 <= ord(character) < 0xE000 for character in text)
+        return
+    assert tokenizer.decode(ids) == text
+    assert b"".join(tokenizer.token_bytes(token) for token in ids) == text.encode()
+
+
+def test_special_tokens_in_a_text(smollm2: LoadedModel) -> None:
+    tokenizer = smollm2.tokenizer
+    end = tokenizer.id_of("<|im_end|>")
+    assert end is not None and end in tokenizer.special_ids
+    assert tokenizer.encode("a<|im_end|>b")[1] == end
+    plain = tokenizer.encode("a<|im_end|>b", parse_special=False)
+    assert end not in plain and tokenizer.decode(plain) == "a<|im_end|>b"
+    assert tokenizer.decode([*tokenizer.encode("a"), end], skip_special=True) == "a"
+    assert tokenizer.encode("x", add_special=True) == tokenizer.encode("x"), "this model adds no beginning of text"
+
+
+def test_bad_input_is_refused(smollm2: LoadedModel) -> None:
+    tokenizer = smollm2.tokenizer
+    with pytest.raises(InvalidRequest, match="Unicode"):
+        tokenizer.encode("\ud800")
+    for token in (-1, tokenizer.vocab_size):
+        with pytest.raises(InvalidRequest, match="outside the vocabulary"):
+            tokenizer.decode([token])
+
+
+def test_every_token_has_its_bytes(smollm2: LoadedModel) -> None:
+    table = smollm2.tokenizer.all_token_bytes()
+    assert len(table) == 49152 and all(table)
+    assert {bytes([value]) for value in range(32, 127)} < set(table)
+
+
+def sentencepiece(**changes: object) -> Tokenizer:
+    """A little SentencePiece vocabulary: the merge with the highest score goes first, bytes for what it lacks."""
+    import numpy as np
+
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{value:02X}>" for value in range(256))]
+    kinds = [2, 3, 3] + [6] * 256
+    pieces = {"\u2581": -9.0, "a": -8.0, "b": -8.0, "ab": -1.0, "\u2581a": -2.0, "\u2581ab": -3.0, "ba": -0.5}
+    tokens += pieces
+    kinds += [1] * len(pieces)
+    scores = [0.0] * 259 + list(pieces.values())
+    values = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": np.array(kinds),
+        "tokenizer.ggml.scores": np.array(scores, np.float32),
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        **changes,
+    }
+    return build_tokenizer(Metadata(values, "file"), "file", vocab_size=len(tokens))
+
+
+def test_sentencepiece_merges_by_score_and_falls_back_to_bytes() -> None:
+    tokenizer = sentencepiece()
+
+    def names(text: str, **options: bool) -> list[str]:
+        return [tokenizer.token_name(token) for token in tokenizer.encode(text, **options)]
+
+    assert names("ab") == ["\u2581ab"]
+    assert names("aba") == ["\u2581a", "ba"], "ba has the better score, whichever comes first"
+    assert names("é") == ["\u2581", "<0xC3>", "<0xA9>"]
+    assert names("a", add_special=True) == ["<s>", "\u2581a"]
+    for text in ("ab", "aba b", "é", " a", "日本"):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.eos_ids == (2,)
+
+
+def test_sentencepiece_without_scores_is_refused() -> None:
+    with pytest.raises(ModelLoadError, match="scores"):
+        sentencepiece(**{"tokenizer.ggml.scores": None})
