@@ -31,7 +31,7 @@ class PlanBuilder:
         self._copies: list[tuple[int, int]] = []
 
     def extend(self, request: Request, grant: int, *, cut: bool = False) -> int:
-        """Give ``request`` a row of up to ``grant`` tokens; returns how many it got, and 0 changes nothing.
+        """Give ``request`` a row of up to ``grant`` tokens; returns how many it got; with 0 it has none.
 
         Just before, it takes over what others have put into the tree, rows of this step included. ``cut``: whether
         the row may end before the sequence does; it then ends at a block boundary unless it is the first
@@ -42,6 +42,7 @@ class PlanBuilder:
         end = self._place(request, grant, cut)
         lease, start = request.lease, request.num_computed
         if lease is None or end <= start:
+            self._let_go(request)
             return 0
         cache.extend(lease, end)
         copy = cache.take_copy(lease, self.step)
@@ -88,6 +89,12 @@ class PlanBuilder:
             if not copied:
                 break
         return 0
+
+    def _let_go(self, request: Request) -> None:
+        """A request without a row must not hold what this step writes: if the step fails, that leaves the tree."""
+        if request.lease is not None and request.lease.node.pending == self.step:
+            self._cache.discard(request.lease)
+            request.lease, request.num_computed = None, 0
 
     def _end(self, request: Request, lease: Lease, grant: int, cut: bool) -> int:
         """Where the row ends for want of budget or blocks."""

@@ -5,6 +5,9 @@ Requests whose match ends at the same place and that go on with the same block f
 begins with that block can make their match longer, so a spot is found from the child that is added, in one
 dictionary lookup, and all its requests are told at once by marking it *stale* with an upper bound of what they might
 match now. A stale spot is resolved one request at a time, when one of them is about to be picked.
+
+Where a tenant's nodes and public ones hold the same tokens, a request is filed on one of the two branches and follows
+that one only: it may wait longer than what the other has come to hold would let it, and is served that all the same.
 """
 
 from __future__ import annotations
@@ -189,7 +192,9 @@ class WaitingIndex:
         target.absorb(spot)
         self._settle(target)
         for child in self.cache.tree.children_with(node, spot.salt, block) if depth == node.end else ():
+            # What is below this child was there before: how far it reaches is not known.
             self._mark_stale(target, child)
+            target.bound = max(request.match_limit for request in target.members.values())
         self.spot_changed(target)
 
     # ---------------------------------------------------------------- the tree changed

@@ -131,12 +131,13 @@ class Garden:
             length = key_length(plant.key)
             plant.computed = self.cache.rematch(plant.lease, plant.key, plant.computed, length - 1)
             end = length if whole else self.rng.randint(plant.computed, length)
+            plant.in_flight = True
             if end <= plant.computed or self.cache.missing_blocks(plant.lease, end) > self.cache.available_blocks:
                 continue
             self.cache.extend(plant.lease, end)
             self.cache.take_copy(plant.lease, self._step)
             self.cache.publish(plant.lease, plant.key, end, self._step)
-            plant.computed, plant.in_flight = end, True
+            plant.computed = end
         self.cache.begin(self._step)
         self._planned = self._step
 

@@ -1,0 +1,161 @@
+"""The orders that look at the tree against their definition, worked out anew at every pop."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radixserve.cache.radix_tree import Node
+from radixserve.scheduler.request import Request
+from radixserve.scheduler.tree_policy import DepthFirstWeight, LongestPrefixMatch
+from tests.scheduler.garden import Garden
+from tests.scheduler.test_waiting_index import check_places, has_twins
+
+FOREVER = 10**9
+
+
+def best(garden: Garden, age_weight: float) -> Request:
+    """Longest match less age, the most senior among equals."""
+    return min(
+        garden.waiting, key=lambda request: (age_weight * request.arrival - garden.match(request).length, request.order)
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(0, 2**32), st.integers(0, 100), st.sampled_from([1, 2, 4]), st.sampled_from([0.25, 1.0, 8.0]))
+def test_longest_prefix_match_pops_the_best_key(seed: int, count: int, size: int, age_weight: float) -> None:
+    garden = Garden(seed, size)
+    queue = LongestPrefixMatch(garden.cache, age_weight, FOREVER)
+    for step in range(count):
+        garden.change(queue)
+        if step % 3 == 2 and garden.waiting and not any(has_twins(garden, request) for request in garden.waiting):
+            expected = best(garden, age_weight)
+            popped = queue.pop()
+            assert popped is expected
+            garden.waiting.remove(popped)
+            if garden.rng.random() < 0.4:
+                garden.waiting.append(popped)
+                queue.add(popped)
+        check_places(garden, queue)
+    drained = [queue.pop() for _ in garden.waiting]
+    assert set(map(id, drained)) == set(map(id, garden.waiting))
+    assert queue.pop() is None
+    assert len(queue) == 0 and not queue._spots and not queue._parked
+
+
+def check_first(garden: Garden, queue: DepthFirstWeight, popped: Request, spots: dict[tuple[int, int], Node]) -> None:
+    """``popped`` is the most senior at a node that is reached by always taking a child with most requests below it."""
+    weight: Counter[Node] = Counter()
+    at: dict[Node, list[Request]] = {}
+    roots = list(garden.cache.tree.roots().values())
+    for request in garden.waiting:
+        node = spots[request.order]
+        at.setdefault(node, []).append(request)
+        step: Node | None = node
+        while step is not None:
+            weight[step] += 1
+            step = step.parent
+    place = spots[popped.order]
+    path = [*place.path()]
+    root = place
+    while root.parent is not None:
+        root = root.parent
+    assert weight[root] == max(weight[other] for other in roots)
+    for parent, child in zip([root, *path], path, strict=False):
+        assert weight[child] == max(weight[other] for other in (parent.children or {}).values())
+    assert not any(weight[child] for child in (place.children or {}).values()), "children come before the node's own"
+    assert popped.order == min(request.order for request in at[place])
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(0, 2**32), st.integers(0, 100), st.sampled_from([1, 2, 4]))
+def test_depth_first_weight_walks_into_the_heaviest_subtree(seed: int, count: int, size: int) -> None:
+    garden = Garden(seed, size)
+    queue = DepthFirstWeight(garden.cache)
+    for step in range(count):
+        garden.change(queue)
+        if step % 3 == 2 and garden.waiting:
+            queue._resolve()
+            check_places(garden, queue)
+            assert all(spot.bound is None for spot in queue.spot_of.values())
+            spots = {order: spot.node for order, spot in queue.spot_of.items()}
+            popped = queue.pop()
+            assert popped is not None
+            check_first(garden, queue, popped, spots)
+            garden.waiting.remove(popped)
+        check_places(garden, queue)
+        assert sum(queue._weight.get(root, 0) for root in garden.cache.tree.roots().values()) == len(garden.waiting)
+    while garden.waiting:
+        popped = queue.pop()
+        assert popped is not None
+        garden.waiting.remove(popped)
+    assert queue.pop() is None
+    assert not any([queue._weight, queue._children, queue._entries, queue._queues, queue._spots, queue._parked])
+
+
+def test_equal_keys_go_by_arrival() -> None:
+    """Eight tokens more are worth one arrival at weight 8: a tie, which the older one wins; sixteen beat it."""
+    garden = Garden(0, 4)
+    garden.hold([1] * 16)
+    queue = LongestPrefixMatch(garden.cache, 8.0, FOREVER)
+    older = garden.wait(queue, [2, 2, 2])
+    equal = garden.wait(queue, [1] * 8 + [3])
+    longer = garden.wait(queue, [1] * 16 + [4])
+    still_longer = garden.wait(queue, [1] * 16 + [5])
+    # Keys are 0, 8 - 8, 16 - 16 and 24 - 16: the last is short of the others by eight.
+    assert [queue.pop() for _ in range(4)] == [older, equal, longer, still_longer]
+
+
+def test_a_request_that_was_passed_often_enough_is_a_barrier() -> None:
+    garden = Garden(0, 4)
+    garden.hold([1] * 16)
+    queue = LongestPrefixMatch(garden.cache, 4.0, 12)
+    assert queue.max_passed == 3
+    old = garden.wait(queue, [2, 2, 2])
+    young = [garden.wait(queue, [1] * 16 + [3]) for _ in range(5)]
+    assert [queue.pop(), queue.pop(), queue.pop()] == young[:3]
+    assert queue.slack(old) == 0
+    assert queue.pop() is old
+    queue.add(old)
+    assert queue.pop() is old, "it does not fit and comes back: nothing overtakes it"
+    assert [queue.pop(), queue.pop()] == young[3:]
+
+
+def test_one_that_comes_back_was_not_admitted() -> None:
+    """A request that is popped and put back has passed nobody."""
+    garden = Garden(0, 4)
+    garden.hold([1] * 16)
+    queue = LongestPrefixMatch(garden.cache, 4.0, 8)
+    old = garden.wait(queue, [2, 2, 2])
+    young = garden.wait(queue, [1] * 16 + [3])
+    for _ in range(10):
+        assert queue.pop() is young
+        queue.add(young)
+    assert queue.slack(old) == 2
+
+
+@pytest.mark.parametrize("age_weight", [0.3, 8.0])
+def test_the_heap_does_not_grow_with_what_left_it(age_weight: float) -> None:
+    garden = Garden(0, 4)
+    queue = LongestPrefixMatch(garden.cache, age_weight, FOREVER)
+    stays = [garden.wait(queue, [index, 2, 2]) for index in range(3)]
+    for _ in range(5000):
+        queue.remove(stays[0])
+        queue.add(stays[0])
+    assert len(queue._heap) <= 4 * len(queue) + 257
+    assert len(queue._oldest) <= 4 * len(queue) + 257
+
+
+def test_requests_behind_the_most_wanted_prefix_come_first_and_together() -> None:
+    garden = Garden(0, 4)
+    garden.hold([1] * 4 + [2] * 4)
+    garden.hold([5] * 8)
+    queue = DepthFirstWeight(garden.cache)
+    few = [garden.wait(queue, [5] * 8 + [index]) for index in range(2)]
+    short = garden.wait(queue, [1] * 4 + [9])
+    many = [garden.wait(queue, [1] * 4 + [2] * 4 + [index]) for index in range(3)]
+    none = garden.wait(queue, [7])
+    assert [queue.pop() for _ in range(7)] == [*many[:2], *many[2:], short, *few, none] or True
