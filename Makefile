@@ -5,6 +5,7 @@
 #   make test                 ruff, mypy, pytest
 #   make test-long            the exhaustive tests as well
 #   make bench                microbenchmarks, as a table
+#   make bench-results        all benchmarks, into bench/results and bench/README.md
 #   make format               formats the code and sorts its imports
 #   make clean                removes the environment and all caches
 #
@@ -26,7 +27,7 @@ TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv generate chat test test-long bench format clean
+.PHONY: help venv generate chat test test-long bench bench-results format clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -63,6 +64,14 @@ test-long: $(READY)
 
 bench: $(READY)
 	$(BIN)/pytest bench --benchmark-only $(ARGS)
+
+BENCH := $(BIN)/pytest -q --benchmark-only --benchmark-disable-gc
+
+bench-results: $(READY)
+	OMP_NUM_THREADS=1 $(BENCH) bench/test_bench_cache.py --benchmark-json=bench/results/cache.json
+	OMP_NUM_THREADS=1 $(BENCH) bench/test_bench_scheduler.py --benchmark-json=bench/results/scheduler.json
+	$(BIN)/python bench/tree_share.py --out bench/results/tree_share.json
+	$(BIN)/python bench/report.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

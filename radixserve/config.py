@@ -22,14 +22,17 @@ class ModelOptions:
 
     ``model``: ``smollm2``, a ``.gguf`` file, a Hugging Face directory or a hub id. ``dtype``: of weights,
     activations and KV.
-    ``context_length``: lowers the model's own limit (tokens). ``attention``: the attention backend. ``threads``: of the
-    forward pass (0 takes the cores this process may use).
+    ``kernels``: ``native`` is the package's own library of CPU kernels; ``auto`` takes it where it can be had for this
+    model and block size, and ``torch`` otherwise. ``context_length``: lowers the model's own limit (tokens). ``attention``: the
+    attention backend of the torch path; naming one chooses that path. ``threads``: of the forward pass (0 takes the cores this
+    process may use).
     """
 
     model: str = "smollm2"
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     device: Literal["cpu"] = "cpu"
     context_length: int | None = None
+    kernels: Literal["auto", "native", "torch"] = "auto"
     attention: Literal["auto", "torch_paged"] = "auto"
     threads: int = 0
 

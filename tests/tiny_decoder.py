@@ -14,7 +14,7 @@ from radixserve.messages import SamplingParams
 from radixserve.model.config import Architecture, ModelConfig
 from radixserve.model.generation_config import GenerationDefaults
 from radixserve.runtime.forward_batch import ForwardBatch
-from radixserve.runtime.model_runner import ModelRunner
+from radixserve.runtime.plan_runner import PlanRunner
 from radixserve.scheduler.plan import PlanRow, StepPlan
 
 ARCHITECTURES: tuple[Architecture, ...] = ("llama", "mistral", "qwen2", "qwen3")
@@ -117,10 +117,14 @@ def plan_row(
     )
 
 
-def all_logits(runner: ModelRunner, rows: Sequence[PlanRow]) -> list[torch.Tensor]:
+def all_logits(runner: PlanRunner, rows: Sequence[PlanRow]) -> list[torch.Tensor]:
     """Float32 logits [len(row.tokens), vocab] of every token of every row, from one forward pass; writes the runner's KV."""
     with torch.inference_mode():
         batch = ForwardBatch.from_plan(StepPlan(0, tuple(rows)), runner.kv.block_size)
-        hidden = runner.decoder.forward(batch, runner.attention, runner.kv)
-        logits = runner.decoder.logits(hidden)
-    return list(torch.split(logits, [len(row.tokens) for row in rows]))
+        hidden = runner.forward(batch)
+        pieces = np.arange(batch.num_tokens)
+        logits = [
+            hidden.logits(pieces[first : first + runner.logits_rows]).clone()
+            for first in range(0, batch.num_tokens, runner.logits_rows)
+        ]
+    return list(torch.split(torch.cat(logits), [len(row.tokens) for row in rows]))

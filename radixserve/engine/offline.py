@@ -60,7 +60,7 @@ class Engine:
 
     def _start(self, model: LoadedModel, config: EngineConfig) -> None:
         from radixserve.runtime.machine import pool_blocks
-        from radixserve.runtime.model_runner import ModelRunner
+        from radixserve.runtime.runner_choice import create_runner
 
         num_blocks = pool_blocks(
             model.config,
@@ -74,17 +74,10 @@ class Engine:
         self.tokenizer: Tokenizer = model.tokenizer
         self._chat_template = model.chat_template
         self._generation = model.generation
-        runner = ModelRunner(
-            model,
-            num_blocks=num_blocks,
-            block_size=config.cache.block_size,
-            attention=config.model.attention,
-            threads=config.model.threads,
-        )
+        runner, self.runner_info = create_runner(model, self.config.model, self.config.cache, self.config.scheduler)
         self.broken_promises = runner.broken_promises()
         for reason in self.broken_promises:
             logger.warning("cold == warm cannot be kept on this machine: %s", reason)
-        self.runner_info = runner.describe()
         self._rids = itertools.count()
         self._loop = EngineLoop(
             EngineCore(

@@ -43,6 +43,21 @@ def _llama3(plain: Float64Array, scaling: RopeScaling) -> Float64Array:
     return plain * (keep + (1.0 - keep) / scaling.factor)
 
 
+def cosines_and_sines(frequencies: Float64Array, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of positions [first, first + count), float32 [count, head_dim / 2] on the CPU.
+
+    The bits of a position do not depend on ``first`` and ``count``: both are multiples of `TABLE_BLOCK`.
+    """
+    assert first % TABLE_BLOCK == count % TABLE_BLOCK == 0
+    cos, sin = (torch.empty(count, len(frequencies)) for _ in range(2))
+    for start in range(0, count, TABLE_BLOCK):
+        positions = np.arange(first + start, first + start + TABLE_BLOCK, dtype=np.float64)
+        angles = positions[:, None] * frequencies
+        cos[start : start + TABLE_BLOCK] = torch.from_numpy(np.cos(angles))
+        sin[start : start + TABLE_BLOCK] = torch.from_numpy(np.sin(angles))
+    return cos, sin
+
+
 class RopeTable:
     """Cosines and signed sines by absolute position, grown on demand.
 
@@ -66,10 +81,6 @@ class RopeTable:
         """Extend the table to at least ``limit`` positions, at least doubling it so that growth is rare."""
         held = len(self._cos)
         wanted = math.ceil(max(limit, 2 * held) / TABLE_BLOCK) * TABLE_BLOCK
-        cos, sin = [self._cos], [self._sin]
-        for first in range(held, wanted, TABLE_BLOCK):
-            angles = np.arange(first, first + TABLE_BLOCK, dtype=np.float64)[:, None] * self._frequencies
-            c, s = np.cos(angles), np.sin(angles)
-            cos.append(torch.from_numpy(np.concatenate((c, c), 1)).float().to(self._device))
-            sin.append(torch.from_numpy(np.concatenate((-s, s), 1)).float().to(self._device))
-        self._cos, self._sin = torch.cat(cos), torch.cat(sin)
+        cos, sin = cosines_and_sines(self._frequencies, held, wanted - held)
+        cos, sin = torch.cat((cos, cos), 1).to(self._device), torch.cat((-sin, sin), 1).to(self._device)
+        self._cos, self._sin = torch.cat((self._cos, cos)), torch.cat((self._sin, sin))

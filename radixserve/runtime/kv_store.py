@@ -1,21 +1,15 @@
-"""Where the keys and values of every cached token live."""
+"""Where the torch path keeps the keys and values of every cached token."""
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from radixserve.model.config import ModelConfig
+from radixserve.runtime.block_store import BlockStore
 
 
-class KVStore:
-    """K and V of ``num_blocks`` blocks in all layers, or in the first ``num_layers``.
-
-    One tensor [layers, 2, num_blocks, block_size, kv_heads, head_dim]. It is addressed by block and slot only; who owns a
-    block is the cache's business. Memory is not touched before it is written, so an unused part of the pool costs no
-    resident memory and holds garbage: readers must never let a slot that was not written reach a result.
-    """
+class KVStore(BlockStore):
+    """A block store whose blocks are plain [block_size, kv_heads, head_dim], so that a slot is one row."""
 
     def __init__(
         self,
@@ -27,45 +21,21 @@ class KVStore:
         device: torch.device,
         num_layers: int | None = None,
     ) -> None:
-        self.num_blocks = num_blocks
-        self.block_size = block_size
+        super().__init__(
+            config, num_blocks=num_blocks, block_size=block_size, dtype=dtype, device=device, num_layers=num_layers
+        )
         self._width = config.num_kv_heads * config.head_dim
-        shape = (num_layers or config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim)
-        self._data = torch.empty(shape, dtype=dtype, device=device)
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the whole store in bytes."""
-        return self._data.nbytes
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of one block over all layers, K and V."""
-        return self._data.nbytes // self.num_blocks
+        self._plain = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
 
     def keys(self, layer: int) -> torch.Tensor:
         """The live K of a layer, [num_blocks, block_size, kv_heads, head_dim]."""
-        return self._data[layer, 0]
+        return self.layer(layer)[0].view(self._plain)
 
     def values(self, layer: int) -> torch.Tensor:
         """The live V of a layer, [num_blocks, block_size, kv_heads, head_dim]."""
-        return self._data[layer, 1]
+        return self.layer(layer)[1].view(self._plain)
 
     def write(self, layer: int, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store ``k``, ``v`` [T, kv_heads, head_dim] in int64 ``slots`` [T], which are distinct."""
-        for half, new in enumerate((k, v)):
-            slot_rows = self._data[layer, half].view(-1, self._width)
-            slot_rows.index_copy_(0, slots, new.reshape(-1, self._width))
-
-    def copy_blocks(self, copies: npt.NDArray[np.int32]) -> None:
-        """Copy whole blocks in every layer; ``copies`` [C, 2] is (source, destination). All sources are read first."""
-        if len(copies) == 0:
-            return
-        pairs = torch.from_numpy(copies.astype(np.int64)).to(self._data.device)
-        sources = self._data.index_select(2, pairs[:, 0])
-        self._data.index_copy_(2, pairs[:, 1], sources)
-
-    def poison(self, block_ids: npt.ArrayLike) -> None:
-        """Fill blocks with NaN, so that a read of a freed block shows."""
-        ids = torch.from_numpy(np.asarray(block_ids, np.int64).reshape(-1)).to(self._data.device)
-        self._data.index_fill_(2, ids, float("nan"))
+        for half, new in zip(self.layer(layer), (k, v), strict=True):
+            half.view(-1, self._width).index_copy_(0, slots, new.reshape(-1, self._width))

@@ -66,6 +66,10 @@ def _rows(request: Request) -> int:
     return 1 if request.forked else request.sampling.n
 
 
+def _longest_start(spans: list[tuple[int, int]]) -> int:
+    return max((start for start, _ in spans), default=0)
+
+
 def waiting_queue(config: SchedulerConfig, cache: PrefixCache, context_length: int) -> WaitingQueue:
     """The queue for ``config.policy``; without a prefix cache the orders that look at it are plain arrival."""
     if config.policy == "priority":
@@ -217,11 +221,9 @@ class Scheduler:
         forecast = StepForecast(self.cache)
         for request in extends:
             forecast.accept(request, forecast.look(request))
-        budget = self._budget(builder, forecast.spans)
-        admitted = [] if preempted else self._admit(budget, extends, forecast)
+        admitted = [] if preempted else self._admit(builder, extends, forecast)
         if extends or admitted:
-            # Counted again: those admitted may have more in place, and then each of their tokens takes longer.
-            budget = self._budget(builder, forecast.spans)
+            budget = self._budget(builder, _longest_start(forecast.spans))
             self._plan_extends(builder, extends + admitted, forecast.spans, budget)
         if not builder.requests and self.running:
             # Every running request needs blocks and none can have any: the last in line gives way, the others go on.
@@ -281,33 +283,33 @@ class Scheduler:
         self._admission.estimate.preempted()
         self.waiting.add(request)
 
-    def _budget(self, builder: PlanBuilder, spans: list[tuple[int, int]]) -> int:
-        """Tokens left for the (start, end) spans of the requests that extend."""
+    def _budget(self, builder: PlanBuilder, context: int) -> int:
+        """Tokens left for requests that extend. Any of them, with up to ``context`` tokens in place, may get it all."""
         left = self.config.max_batch_tokens - builder.num_tokens
         target = self.config.itl_target_ms
         if target is None or not builder.requests:
             return left
         work = sum(request.num_computed for request in builder.requests)
-        # Any of them may get it all.
-        context = max((start for start, _ in spans), default=0)
         within = self.cost.tokens_within(target / 1000, builder.num_tokens, work, context, left)
         # One block at least, or a target below what the decodes alone take would starve every prompt.
         return max(within, min(left, self.cache.block_size))
 
-    def _admit(self, budget: int, extends: list[Request], forecast: StepForecast) -> list[Request]:
+    def _admit(self, builder: PlanBuilder, extends: list[Request], forecast: StepForecast) -> list[Request]:
         """Take requests from the queue that fit the rows, the budget and the pool, in the queue's order.
 
         A request that does not fit the pool may be passed by ones that do, as far as the queue allows.
         """
-        if self.config.batching == "static" and self.running:
+        rows = self.config.max_running - sum(_rows(request) for request in self.running)
+        if rows <= 0 or not len(self.waiting) or (self.config.batching == "static" and self.running):
             return []
         chunk = self.cache.block_size if self.config.chunked_prefill else self.config.max_batch_tokens
         claimed = sum(min(request.remaining, chunk) for request in extends)
-        rows = self.config.max_running - sum(_rows(request) for request in self.running)
+        context = _longest_start(forecast.spans)
+        budget = self._budget(builder, context)
         blocks = self._admission.free_blocks(self.running)
         admitted: list[Request] = []
         refused: list[Request] = []
-        while rows > 0 and claimed < budget and len(refused) < _MAX_REFUSED:
+        while rows > 0 and claimed < budget and len(refused) < _MAX_REFUSED and self._may_be_passed(refused):
             request = self.waiting.pop()
             if request is None:
                 break
@@ -317,16 +319,16 @@ class Scheduler:
             alone = not self.running and not admitted
             if samples > rows or (needed > blocks and not alone):
                 refused.append(request)
-                slacks = [slack for item in refused if (slack := self.waiting.slack(item)) is not None]
-                if slacks and min(slacks) < 1:
-                    break
                 continue
             claim = request.num_tokens - outlook.start
             if self.config.chunked_prefill:
                 claim = min(claim, chunk)
-            if claimed and claimed + claim > budget:
+            # The more a request has in place the longer each of its tokens takes.
+            within = self._budget(builder, max(context, outlook.start))
+            if claimed and claimed + claim > within:
                 refused.append(request)
                 break
+            context, budget = max(context, outlook.start), within
             claimed += claim
             rows -= samples
             blocks -= needed
@@ -335,6 +337,10 @@ class Scheduler:
         for request in refused:
             self.waiting.add(request)
         return admitted
+
+    def _may_be_passed(self, refused: list[Request]) -> bool:
+        """Whether one more may be admitted before those that were popped and do not fit."""
+        return all(slack is None or slack > 0 for slack in map(self.waiting.slack, refused))
 
     def _plan_extends(
         self, builder: PlanBuilder, candidates: list[Request], spans: list[tuple[int, int]], budget: int

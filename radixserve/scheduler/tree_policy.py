@@ -13,6 +13,9 @@ from radixserve.cache.radix_tree import Node
 from radixserve.scheduler.request import Request
 from radixserve.scheduler.waiting_index import Order, Spot, WaitingIndex
 
+# More than can have been taken from the queue and come back at one time.
+_MAY_RETURN = 4096
+
 
 class LongestPrefixMatch(WaitingIndex):
     """Longest matched prefix first (Zheng et al. 2024, SGLang), with ageing.
@@ -37,6 +40,8 @@ class LongestPrefixMatch(WaitingIndex):
         self._admitted.discard(request.order)
         heapq.heappush(self._oldest, request.order)
         super().add(request)
+        if len(self._oldest) > 2 * len(self.spot_of) + 64:
+            self._oldest = sorted(self.spot_of)
 
     def pop(self) -> Request | None:
         """The request with the largest key, unless an older one has been passed too often."""
@@ -44,6 +49,9 @@ class LongestPrefixMatch(WaitingIndex):
         if request is not None:
             self.remove(request)
             self._admitted.add(request.order)
+            if len(self._admitted) > 2 * (self.max_passed + _MAY_RETURN):
+                # Nobody is passed more often than the latest of them tell.
+                del self._admitted[: -(self.max_passed + _MAY_RETURN)]
         return request
 
     def slack(self, request: Request) -> int | None:
@@ -57,14 +65,9 @@ class LongestPrefixMatch(WaitingIndex):
         """The oldest waiting request, which has been passed most, if that was often enough."""
         while self._oldest and self._oldest[0] not in self.spot_of:
             heapq.heappop(self._oldest)
-        if not self._oldest:
-            self._admitted.clear()
+        if not self._oldest or self._passed(self._oldest[0]) < self.max_passed:
             return None
-        oldest = self._oldest[0]
-        del self._admitted[: self._admitted.bisect_left(oldest)]
-        if self._passed(oldest) < self.max_passed:
-            return None
-        return self.spot_of[oldest].members[oldest]
+        return self.spot_of[self._oldest[0]].members[self._oldest[0]]
 
     def _best(self) -> Request | None:
         while self._heap:
@@ -107,7 +110,7 @@ class LongestPrefixMatch(WaitingIndex):
 
 class DepthFirstWeight(WaitingIndex):
     """Depth first through the tree, the subtree with most waiting requests first, a node's own requests after its
-    children's.
+    children's. A subtree is emptied before the next is entered, though its weight falls meanwhile.
 
     Requests that share a prefix are admitted together, so the prefix is used while it is there (the order that Zheng
     et al. 2024 show to be optimal for the hit rate of a batch).
@@ -121,11 +124,14 @@ class DepthFirstWeight(WaitingIndex):
         self._queues: dict[Node, list[Order]] = {}
         self._stale: dict[Spot, None] = {}
         self._serial = 0
+        self._last: Node | None = None
 
     def pop(self) -> Request | None:
-        """The most senior request of the first node in that order."""
+        """The most senior request of the next node in that order."""
         self._resolve()
-        node: Node | None = None
+        node = self._last
+        while node is not None and node not in self._weight:
+            node = node.parent
         while children := self._children.get(node):
             node = children[0][2]
         if node is None:
@@ -133,7 +139,9 @@ class DepthFirstWeight(WaitingIndex):
         queue = self._queues[node]
         while queue[0] not in self.spot_of or self.spot_of[queue[0]].node is not node:
             heapq.heappop(queue)
-        request = self.spot_of[queue[0]].members[queue[0]]
+        self._last = node
+        order = heapq.heappop(queue)
+        request = self.spot_of[order].members[order]
         self.remove(request)
         return request
 

@@ -52,6 +52,9 @@ class Spot:
         """``request`` matches here."""
         self.members[request.order] = request
         heapq.heappush(self._heap, request.order)
+        if len(self._heap) > 2 * len(self.members) + 64:
+            # One that is popped, does not fit and comes back leaves an entry behind every time.
+            self._heap = sorted(self.members)
 
     def absorb(self, other: Spot) -> None:
         """Take over all requests of ``other``, which is left empty."""

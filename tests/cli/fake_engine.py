@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from radixserve.messages import Explanation
 from radixserve.cli.engine import Message
 from radixserve.config import EngineConfig
 from radixserve.errors import ContextLengthExceeded
-from radixserve.messages import FinishReason, SampleOutput, SamplingParams, Timings
+from radixserve.messages import Explanation, FinishReason, SampleOutput, SamplingParams, Timings
 
 
 class FakeOutput(msgspec.Struct, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -13,7 +14,8 @@ from radixserve.config import CacheConfig, EngineConfig, ModelOptions, Scheduler
 from radixserve.engine.core import EngineCore
 from radixserve.engine.detokenizer import TokenBytes
 from radixserve.messages import FinishReason, GenerationOutput, SampleOutput, SamplingParams
-from radixserve.runtime.model_runner import ModelRunner, RunnableModel
+from radixserve.runtime.model_runner import ModelRunner
+from radixserve.runtime.plan_runner import PlanRunner, RunnableModel
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,11 @@ class LetterTokenizer:
         return bytes([32 + token_id % 95])
 
 
+def torch_runner(model: RunnableModel, num_blocks: int, block_size: int) -> PlanRunner:
+    """The torch path on one thread."""
+    return ModelRunner(model, num_blocks=num_blocks, block_size=block_size, threads=1)
+
+
 @dataclass
 class Bench:
     """One runner (weights packed once) that many engine cores use one after another."""
@@ -55,11 +62,12 @@ class Bench:
     block_size: int
     num_blocks: int
     tokenizer: TokenBytes = field(default_factory=LetterTokenizer)
-    runner: ModelRunner = field(init=False)
+    make_runner: Callable[[RunnableModel, int, int], PlanRunner] = torch_runner
+    runner: PlanRunner = field(init=False)
     alone: dict[tuple[tuple[int, ...], bytes], GenerationOutput] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.runner = ModelRunner(self.model, num_blocks=self.num_blocks, block_size=self.block_size, threads=1)
+        self.runner = self.make_runner(self.model, self.num_blocks, self.block_size)
 
     def core(self, scheduler: SchedulerConfig, num_blocks: int, prefix_cache: str = "on") -> EngineCore:
         """A fresh engine core; all KV is poisoned, so nothing can come from an earlier one."""

@@ -6,9 +6,12 @@ import dataclasses
 
 import pytest
 import torch
-from radixserve.model.loader import LoadedModel
 
+from radixserve.model.loader import LoadedModel
+from radixserve.native.library import NativeLibrary
 from radixserve.runtime.model_runner import ModelRunner
+from radixserve.runtime.native_runner import NativeModelRunner
+from radixserve.runtime.plan_runner import PlanRunner
 from radixserve.scheduler.plan import StepPlan
 from tests.model.transformers_model import transformers_model
 from tests.tiny_decoder import all_logits, plan_row
@@ -38,6 +41,7 @@ PROMPTS = (
 NEW_TOKENS = 12
 BLOCK = 16
 BLOCKS_EACH = 4
+KERNELS = pytest.mark.parametrize("kernels", ["native", "torch"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +69,18 @@ def reference(smollm2: LoadedModel) -> Reference:
     return Reference(sequences, lengths, logits)
 
 
-def run(model: LoadedModel, reference: Reference) -> list[torch.Tensor]:
+def make_runner(model: LoadedModel, kernels: str) -> PlanRunner:
+    num_blocks = len(PROMPTS) * BLOCKS_EACH
+    if kernels == "torch":
+        return ModelRunner(model, num_blocks=num_blocks, block_size=BLOCK)
+    return NativeModelRunner(
+        model, NativeLibrary.load(), num_blocks=num_blocks, block_size=BLOCK, max_batch_tokens=1024
+    )
+
+
+def run(model: LoadedModel, reference: Reference, kernels: str) -> list[torch.Tensor]:
     """Our logits for the reference's sequences, all in one batch."""
-    runner = ModelRunner(model, num_blocks=len(PROMPTS) * BLOCKS_EACH, block_size=BLOCK)
+    runner = make_runner(model, kernels)
     rows = [
         plan_row(tokens[:-1], range(index * BLOCKS_EACH, index * BLOCKS_EACH + -(-(len(tokens) - 1) // BLOCK)))
         for index, tokens in enumerate(reference.sequences)
@@ -79,11 +92,12 @@ def float32(model: LoadedModel) -> LoadedModel:
     return dataclasses.replace(model, weights={name: tensor.float() for name, tensor in model.weights.items()})
 
 
-def test_float32_logits_and_greedy_text(smollm2: LoadedModel, reference: Reference) -> None:
+@KERNELS
+def test_float32_logits_and_greedy_text(smollm2: LoadedModel, reference: Reference, kernels: str) -> None:
     model = float32(smollm2)
-    for ours, theirs in zip(run(model, reference), reference.logits, strict=True):
+    for ours, theirs in zip(run(model, reference, kernels), reference.logits, strict=True):
         assert (ours - theirs).abs().max() < 1e-3
-    runner = ModelRunner(model, num_blocks=len(PROMPTS) * BLOCKS_EACH, block_size=BLOCK)
+    runner = make_runner(model, kernels)
     tables = [range(index * BLOCKS_EACH, (index + 1) * BLOCKS_EACH) for index in range(len(PROMPTS))]
     texts = [tokens[:length] for tokens, length in zip(reference.sequences, reference.prompt_lengths, strict=True)]
     rows = tuple(plan_row(text, table) for text, table in zip(texts, tables, strict=True))
@@ -94,10 +108,11 @@ def test_float32_logits_and_greedy_text(smollm2: LoadedModel, reference: Referen
     assert texts == reference.sequences
 
 
-def test_bfloat16_stays_close(smollm2: LoadedModel, reference: Reference) -> None:
+@KERNELS
+def test_bfloat16_stays_close(smollm2: LoadedModel, reference: Reference, kernels: str) -> None:
     """KL(float32 || bfloat16) per token below 1e-3 on average; where the greedy choice differs it was a near tie."""
     divergences = []
-    for ours, theirs in zip(run(smollm2, reference), reference.logits, strict=True):
+    for ours, theirs in zip(run(smollm2, reference, kernels), reference.logits, strict=True):
         log_p, log_q = theirs.double().log_softmax(-1), ours.double().log_softmax(-1)
         divergences.append((log_p.exp() * (log_p - log_q)).sum(-1))
         best, chosen = theirs.argmax(-1, keepdim=True), ours.argmax(-1, keepdim=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from radixserve.runtime import model_runner
+from radixserve.runtime import plan_runner
 from radixserve.runtime.model_runner import ModelRunner
 from radixserve.scheduler.plan import RowResult, StepPlan
 from tests.tiny_decoder import all_logits, plan_row, tiny_decoder
@@ -48,7 +48,7 @@ def test_samples_of_one_row_come_from_the_same_logits() -> None:
 
 @pytest.mark.parametrize("slice_bytes", [1, 3 * 4 * 131, 1 << 20])
 def test_prompt_logprobs_in_slices(slice_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_runner, "LOGITS_BYTES", slice_bytes)
+    monkeypatch.setattr(plan_runner, "LOGITS_BYTES", slice_bytes)
     runner = fresh_runner()
     rows = (plan_row(TOKENS[:7], [8], rid="mate"), plan_row(TOKENS[:20], [0, 1], score=TOKENS[1:20]))
     mate, scored = runner.execute(StepPlan(0, rows)).rows

@@ -41,7 +41,13 @@ def score(state: int, token: int) -> float:
 
 
 def draw(
-    state: int, sampling: SamplingParams, seed: int, index: int, num_output: int, vocab_size: int, eos_ids: Sequence[int]
+    state: int,
+    sampling: SamplingParams,
+    seed: int,
+    index: int,
+    num_output: int,
+    vocab_size: int,
+    eos_ids: Sequence[int],
 ) -> int:
     """Output token ``num_output`` of sample ``index``: greedy ones depend on the prefix alone; none ends before ``min_tokens``."""
     key = (state,) if sampling.temperature == 0 else (state, seed, index)

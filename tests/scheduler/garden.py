@@ -63,7 +63,9 @@ class Garden:
     def wait(self, queue: Queue, tokens: Sequence[int], *, salt: bytes = b"", sample: int = 0) -> Request:
         """One more request waits."""
         params = SamplingParams()
-        request = Request(f"r{self._arrivals}", encode_tokens(tokens), params, Namespace("m", "", salt), max_tokens=1, seed=0)
+        request = Request(
+            f"r{self._arrivals}", encode_tokens(tokens), params, Namespace("m", "", salt), max_tokens=1, seed=0
+        )
         request.arrival, request.sample_index = self._arrivals, sample
         self._arrivals += 1
         self.waiting.append(request)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any, Literal
 
 from radixserve.cache.namespace import Namespace
 from radixserve.cache.prefix_cache import PrefixCache
 from radixserve.cache.token_key import encode_tokens
 from radixserve.config import CacheConfig, SchedulerConfig
-from radixserve.messages import FinishReason, SamplingParams
+from radixserve.messages import SamplingParams
 from radixserve.scheduler.plan import StepPlan
 from radixserve.scheduler.request import Request, RequestState
 from radixserve.scheduler.scheduler import Scheduler
@@ -25,7 +24,7 @@ class Machine:
     def __init__(
         self,
         *,
-        num_blocks: int = 4000,
+        num_blocks: int = 600,
         block_size: int = 16,
         prefix_cache: Literal["on", "off", "force_miss"] = "on",
         context_length: int = 8192,
@@ -93,7 +92,7 @@ class Machine:
 
     def run(self, max_steps: int = 10_000) -> list[StepPlan]:
         """Steps until nothing is left to do; fails if that takes more than ``max_steps``."""
-        plans = []
+        plans: list[StepPlan] = []
         for _ in range(max_steps):
             if not self.scheduler.has_work:
                 return plans
@@ -177,9 +176,13 @@ class Machine:
             known = self.prompts[rid] + self.tokens(rid, row.first_sample)
             assert row.num_prompt == len(self.prompts[rid])
             assert 0 <= row.start < row.end <= len(known)
-            assert row.tokens.tolist() == known[row.start : row.end], f"{row.rid} is to compute tokens that are not its own"
+            assert row.tokens.tolist() == known[row.start : row.end], (
+                f"{row.rid} is to compute tokens that are not its own"
+            )
             complete = row.end == len(known) and self.requests[rid].max_tokens > 0
-            wanted = 0 if not complete else (row.sampling.n if len(known) == row.num_prompt and "#" not in row.rid else 1)
+            wanted = (
+                0 if not complete else (row.sampling.n if len(known) == row.num_prompt and "#" not in row.rid else 1)
+            )
             assert row.num_samples == wanted, f"{row.rid} draws {row.num_samples} tokens, {wanted} are due"
             if row.history is not None:
                 assert row.history.tolist() == known[: row.end]
@@ -192,13 +195,3 @@ def describe(plan: StepPlan) -> list[tuple[object, ...]]:
         for row in plan.rows
     ]
     return [(plan.step, plan.copies.tolist()), *rows]
-
-
-def totals(machine: Machine) -> dict[str, Any]:
-    """The scheduler's counters."""
-    return asdict(machine.scheduler.stats)
-
-
-def ended(machine: Machine, reason: FinishReason) -> set[str]:
-    """Requests of which a sample ended for ``reason``."""
-    return {rid for (rid, _), sample in machine.samples.items() if sample.finish_reason is reason}

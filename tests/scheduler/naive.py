@@ -29,11 +29,19 @@ def alone(
         if sampling.prompt_logprobs is not None and position >= max(1, sampling.logprob_start):
             prompt_logprobs.append(TokenLogprob(token, score(state, token), 1))
         state = extend_state(state, token)
-    return [_one(state, sampling, max_tokens, seed, index, vocab_size, eos_ids) for index in range(sampling.n)], prompt_logprobs
+    return [
+        _one(state, sampling, max_tokens, seed, index, vocab_size, eos_ids) for index in range(sampling.n)
+    ], prompt_logprobs
 
 
 def _one(
-    state: int, sampling: SamplingParams, max_tokens: int, seed: int, index: int, vocab_size: int, eos_ids: Sequence[int]
+    state: int,
+    sampling: SamplingParams,
+    max_tokens: int,
+    seed: int,
+    index: int,
+    vocab_size: int,
+    eos_ids: Sequence[int],
 ) -> Sample:
     sample = Sample(finish_reason=FinishReason.LENGTH)
     while len(sample.token_ids) < max_tokens:

@@ -46,7 +46,15 @@ def test_fair_shares_of_known_needs() -> None:
 
 @pytest.mark.parametrize(
     ("start", "total", "grant", "end"),
-    [(0, 100, 100, 100), (0, 100, 99, 96), (0, 100, 15, 0), (0, 100, 16, 16), (10, 100, 6, 16), (10, 100, 5, 10), (96, 100, 4, 100)],
+    [
+        (0, 100, 100, 100),
+        (0, 100, 99, 96),
+        (0, 100, 15, 0),
+        (0, 100, 16, 16),
+        (10, 100, 6, 16),
+        (10, 100, 5, 10),
+        (96, 100, 4, 100),
+    ],
 )
 def test_a_chunk_ends_with_the_sequence_or_at_a_block_boundary(start: int, total: int, grant: int, end: int) -> None:
     assert chunk_end(start, total, grant, 16) == end
@@ -68,7 +76,9 @@ def test_split_budget_is_aligned_and_within_budget(
     grants = split_budget(todo, budget, size, seniority)
     assert 0 < sum(grants) <= budget, "something goes on, never more than the budget"
     whole_blocks = [
-        grant for (start, end), grant in zip(todo, grants, strict=True) if grant and start + grant < end and (start + grant) % size
+        grant
+        for (start, end), grant in zip(todo, grants, strict=True)
+        if grant and start + grant < end and (start + grant) % size
     ]
     assert not whole_blocks or grants == [0] * seniority[0] + whole_blocks + [0] * (len(todo) - seniority[0] - 1)
     assert all(0 <= grant <= end - start for (start, end), grant in zip(todo, grants, strict=True))
@@ -113,7 +123,9 @@ def test_the_estimate_reserves_no_more_than_may_be_drawn(history: list[tuple[int
 
 
 def row(start: int, count: int) -> PlanRow:
-    return PlanRow(f"{start}/{count}", start, np.zeros(count, np.int32), np.zeros(1, np.int32), SamplingParams(), 0, count)
+    return PlanRow(
+        f"{start}/{count}", start, np.zeros(count, np.int32), np.zeros(1, np.int32), SamplingParams(), 0, count
+    )
 
 
 @settings(deadline=None)

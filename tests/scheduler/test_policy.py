@@ -46,7 +46,9 @@ def test_strict_orders_serve_as_a_naive_scheduler_does(
     while todo or machine.scheduler.has_work:
         while todo and jobs[todo[0]].at <= len(served):
             job = jobs[todo[0]]
-            machine.add(f"r{todo.pop(0)}", [1000 + len(machine.prompts)] * job.prompt, job.output, priority=job.priority)
+            machine.add(
+                f"r{todo.pop(0)}", [1000 + len(machine.prompts)] * job.prompt, job.output, priority=job.priority
+            )
         plan = machine.step()
         served.append([] if plan is None else sorted(row.rid for row in plan.rows))
     expected = service(jobs, rows=rows, budget=budget, by_priority=by_priority, static=static)
@@ -55,7 +57,9 @@ def test_strict_orders_serve_as_a_naive_scheduler_does(
 
 
 def request(arrival: int, priority: int = 0, sample: int = 0) -> Request:
-    made = Request(f"r{arrival}", encode_tokens([1]), SamplingParams(), Namespace("m"), max_tokens=1, seed=0, priority=priority)
+    made = Request(
+        f"r{arrival}", encode_tokens([1]), SamplingParams(), Namespace("m"), max_tokens=1, seed=0, priority=priority
+    )
     made.arrival, made.sample_index = arrival, sample
     return made
 

@@ -9,7 +9,7 @@ from tests.scheduler.workloads import Run, Workload, workloads
 PACE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-@settings(PACE, max_examples=3000)
+@settings(PACE, max_examples=400)
 @given(workloads())
 def test_every_request_ends_once_with_what_it_brings_alone(workload: Workload) -> None:
     """Aborts at any moment, steps and rows that fail, evictions and preemptions included."""
@@ -21,7 +21,7 @@ def test_every_request_ends_once_with_what_it_brings_alone(workload: Workload) -
     event(f"failed steps: {stats.failed_steps > 0}")
 
 
-@settings(PACE, max_examples=1500)
+@settings(PACE, max_examples=250)
 @given(workloads(faults=False))
 def test_nothing_fails_where_nothing_is_broken(workload: Workload) -> None:
     """However small the pool: no error, no abort, no blame."""

@@ -22,7 +22,7 @@ def few_shot(machine: Machine) -> None:
     """Sixteen requests at once behind one cold prefix of 1,000 tokens, with 64 tokens of their own."""
     prefix = tokens(0, 1000)
     for index in range(16):
-        machine.add(f"r{index}", prefix + [60_000 + index] + tokens(index + 1, 63), 1)
+        machine.add(f"r{index}", [*prefix, 60_000 + index, *tokens(index + 1, 63)], 1)
 
 
 def test_sixteen_requests_compute_their_cold_prefix_once_in_one_step() -> None:
@@ -61,7 +61,9 @@ def test_a_small_budget_computes_the_prefix_once_over_several_steps() -> None:
     machine.check_idle()
 
 
-@pytest.mark.parametrize(("batching", "steps", "useful", "fifth"), [("static", 14, 45 / 70, 9), ("continuous", 12, 0.75, 3)])
+@pytest.mark.parametrize(
+    ("batching", "steps", "useful", "fifth"), [("static", 14, 45 / 70, 9), ("continuous", 12, 0.75, 3)]
+)
 def test_eight_requests_on_four_rows(batching: str, steps: int, useful: float, fifth: int) -> None:
     """36 tokens in all. Static waits for the longest of each four (8 + 6 steps); continuous fills every row that ends."""
     machine = Machine(max_running=4, batching=batching)
@@ -71,7 +73,7 @@ def test_eight_requests_on_four_rows(batching: str, steps: int, useful: float, f
     assert len(plans) == steps
     assert sum(len(plan.rows) for plan in plans) == sum(EIGHT) == 36
     assert sum(EIGHT) / (4 * steps) == pytest.approx(useful, abs=0.001)
-    assert [plan.step for plan in plans if any(row.rid == "r4" for row in plan.rows)][0] == fifth
+    assert next(plan.step for plan in plans if any(row.rid == "r4" for row in plan.rows)) == fifth
     machine.check_idle()
 
 
@@ -89,7 +91,12 @@ def test_a_static_batch_of_unequal_outputs_is_mostly_idle() -> None:
 def test_how_many_requests_a_pool_of_411_525_tokens_holds(admission: str, max_tokens: int, admitted: int) -> None:
     """25,720 blocks of 16: 512 blocks each when 8,192 tokens are reserved, 63 when the 1,000 that are used are."""
     machine = Machine(
-        num_blocks=411_525 // 16, max_running=1000, max_batch_tokens=10**6, admission=admission, watermark=0.0, check=False
+        num_blocks=411_525 // 16,
+        max_running=1000,
+        max_batch_tokens=10**6,
+        admission=admission,
+        watermark=0.0,
+        check=False,
     )
     for index in range(450):
         machine.add(f"r{index}", [index + 1] * 992, max_tokens)
@@ -105,7 +112,7 @@ def test_how_many_requests_a_pool_of_411_525_tokens_holds(admission: str, max_to
 
 def test_decodes_beside_a_long_prompt_are_never_skipped() -> None:
     """32 decodes leave 2,016 of 2,048 tokens: 32,768 / 2,016 = 16.25, so 17 steps, and every one has 33 rows."""
-    machine = Machine(max_running=64, max_batch_tokens=2048, context_length=40_000, check=False)
+    machine = Machine(max_running=64, max_batch_tokens=2048, context_length=40_000, num_blocks=4000, check=False)
     for index in range(32):
         machine.add(f"r{index}", [index + 1], 100)
     machine.step()

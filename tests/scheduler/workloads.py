@@ -56,7 +56,9 @@ class Workload:
     @property
     def max_steps(self) -> int:
         """Far more steps than anything but a standstill takes."""
-        work = sum(len(arrival.prompt) + arrival.sampling.get("n", 1) * (arrival.max_tokens + 1) for arrival in self.arrivals)
+        work: int = sum(
+            len(arrival.prompt) + arrival.sampling.get("n", 1) * (arrival.max_tokens + 1) for arrival in self.arrivals
+        )
         return 50 + max((arrival.at for arrival in self.arrivals), default=0) + 8 * work
 
 

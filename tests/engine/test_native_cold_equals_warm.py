@@ -1,0 +1,141 @@
+"""Cold equals warm on the native kernels, by the same random schedules as on the torch path."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radixserve.model.config import Architecture
+from radixserve.model.loader import LoadedModel
+from radixserve.native.library import Isa, NativeLibrary
+from radixserve.runtime.block_store import BlockStore
+from radixserve.runtime.forward_batch import ForwardBatch
+from radixserve.runtime.native_decoder import NativeDecoder, NativeHidden
+from radixserve.runtime.native_runner import NativeModelRunner
+from radixserve.runtime.plan_runner import PlanRunner, RunnableModel
+from tests.engine.schedules import Bench, random_schedule
+from tests.engine.test_cold_equals_warm import SEEDS, SMOLLM2_LONG_SCHEDULES, SMOLLM2_SCHEDULES, thorough
+from tests.native.steps import ALL_ISAS
+from tests.tiny_decoder import TinyDecoder, tiny_decoder
+
+BEST_ISA = ALL_ISAS[0]
+BLOCK_SIZES: dict[Architecture, int] = {"llama": 16, "qwen3": 32, "qwen2": 16, "mistral": 48}
+KINDS = [
+    (architecture, dtype, isa, 25 if isa == BEST_ISA else 4)
+    for architecture in BLOCK_SIZES
+    for dtype in (torch.bfloat16, torch.float32)
+    for isa in ALL_ISAS
+]
+
+
+def native_bench(model: RunnableModel, block_size: int, num_blocks: int, isa: Isa = BEST_ISA, **more: Any) -> Bench:
+    """A bench whose runner has little room for activations, so that growing is part of the schedules."""
+    library = NativeLibrary.load()
+    library.set_isa(isa)
+
+    def make(model: RunnableModel, num_blocks: int, block_size: int) -> PlanRunner:
+        return NativeModelRunner(
+            model, library, num_blocks=num_blocks, block_size=block_size, max_batch_tokens=8, threads=2
+        )
+
+    return Bench(model, block_size, num_blocks, make_runner=make, **more)
+
+
+@pytest.fixture(autouse=True)
+def _best_isa_afterwards() -> Any:
+    yield
+    NativeLibrary.load().set_isa(BEST_ISA)
+
+
+def tiny(architecture: Architecture = "llama", dtype: torch.dtype = torch.float32) -> TinyDecoder:
+    return tiny_decoder(architecture, dtype, intermediate_size=80)
+
+
+@pytest.mark.parametrize(("architecture", "dtype", "isa", "examples"), KINDS)
+def test_tiny_models(architecture: Architecture, dtype: torch.dtype, isa: Isa, examples: int) -> None:
+    block_size = BLOCK_SIZES[architecture]
+    bench = native_bench(tiny(architecture, dtype), block_size, 1500 // block_size, isa)
+
+    @thorough(examples)
+    @given(seed=SEEDS, long=st.booleans())
+    def check(seed: int, long: bool) -> None:
+        # Long prompts cross the boundaries of the chunks in which attention is reduced.
+        assert bench.differences(random_schedule(seed, bench, max_prompt=330 if long else 60)) == []
+
+    check()
+
+
+def test_smollm2(smollm2: LoadedModel) -> None:
+    bench = native_bench(smollm2, 16, 120, tokenizer=smollm2.tokenizer)
+
+    @thorough(SMOLLM2_SCHEDULES)
+    @given(seed=SEEDS)
+    def check(seed: int) -> None:
+        assert bench.differences(random_schedule(seed, bench, max_prompt=280, max_output=5, requests=4)) == []
+
+    check()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("isa", ALL_ISAS)
+def test_smollm2_long(smollm2: LoadedModel, dtype: torch.dtype, isa: Isa) -> None:
+    weights = {name: weight.to(dtype) if weight.ndim == 2 else weight for name, weight in smollm2.weights.items()}
+    model = dataclasses.replace(smollm2, weights=weights)
+    bench = native_bench(model, 16, 120, isa, tokenizer=smollm2.tokenizer)
+
+    @thorough(SMOLLM2_LONG_SCHEDULES if isa == BEST_ISA else SMOLLM2_SCHEDULES)
+    @given(seed=SEEDS)
+    def check(seed: int) -> None:
+        assert bench.differences(random_schedule(seed, bench, max_prompt=400)) == []
+
+    check()
+
+
+# --- The test must be able to fail ------------------------------------------------------------------------------------
+
+
+def isa_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another family of kernels serves larger batches."""
+    forward = NativeDecoder.forward
+
+    def faulty(self: NativeDecoder, batch: ForwardBatch) -> NativeHidden:
+        self.library.set_isa("generic" if batch.num_tokens > 20 else BEST_ISA)
+        return forward(self, batch)
+
+    monkeypatch.setattr(NativeDecoder, "forward", faulty)
+
+
+def copies_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last copy of a step is not made."""
+    copy = BlockStore.copy_blocks
+    monkeypatch.setattr(BlockStore, "copy_blocks", lambda self, copies: copy(self, copies[:-1]))
+
+
+def wrong_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With three rows or more, the logits of the last come from the token before."""
+    logits = NativeHidden.logits
+
+    def faulty(self: NativeHidden, tokens: Any) -> torch.Tensor:
+        shifted = np.array(tokens)
+        shifted[-1] -= len(tokens) > 2
+        return logits(self, shifted)
+
+    monkeypatch.setattr(NativeHidden, "logits", faulty)
+
+
+FAULTS = [copies_left_out, wrong_row, *([isa_by_batch] if len(ALL_ISAS) > 1 else [])]
+
+
+@pytest.mark.parametrize("plant", FAULTS)
+def test_planted_faults_are_found(plant: Callable[[pytest.MonkeyPatch], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    bench = native_bench(tiny(), 16, 1500 // 16)
+    assert any(bench.differences(random_schedule(seed, bench, max_prompt=330)) for seed in range(25))
