@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
 from radixserve.model.loader import LoadedModel, load_model
+
+# The same examples in every run: a change is judged by what it changes. Run with --hypothesis-seed for others.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2.ext import loopcontrols
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from radixserve.errors import InvalidRequest, ModelLoadError
@@ -22,12 +24,24 @@ MAX_SECONDS = 10.0
 _MARK = "\ue000radixserve-continue\ue000"
 
 
+class _Generation(Extension):
+    """The block ``{% generation %}``: marks, for training, what the model said. Here it only renders."""
+
+    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """The block's body, in a scope of its own."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
 class ChatTemplate:
     """One compiled template. ``special``: names of the model's special tokens, as the template sees them."""
 
     def __init__(self, source: str, special: Mapping[str, str] | None = None) -> None:
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], autoescape=False
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation], autoescape=False
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
@@ -55,10 +69,15 @@ class ChatTemplate:
         render.
         """
         rendered: list[Mapping[str, Any]] = list(messages)
+        final = ""
         if continue_final_message:
+            if not rendered:
+                raise InvalidRequest("continue_final_message", "there is no message to continue")
             add_generation_prompt = False
-            rendered[-1] = {**rendered[-1], "content": _marked(rendered[-1])}
+            final, content = _marked(rendered[-1])
+            rendered[-1] = {**rendered[-1], "content": content}
         variables = {
+            "documents": None,
             **self._special,
             **extra,
             "messages": rendered,
@@ -68,9 +87,11 @@ class ChatTemplate:
         text = self._bounded(variables)
         if continue_final_message:
             before, mark, _ = text.rpartition(_MARK)
-            if not mark:
-                raise InvalidRequest("continue_final_message", "the chat template leaves out the final message")
-            text = before
+            text = before.replace(_MARK, "")
+            if not mark or final.strip() not in text:
+                raise InvalidRequest(
+                    "continue_final_message", "the chat template leaves out the final message or a part of it"
+                )
         return text
 
     def _bounded(self, variables: dict[str, Any]) -> str:
@@ -123,19 +144,26 @@ def directory_chat_template(directory: Path, special: Mapping[str, str]) -> Chat
     return None
 
 
-def _marked(message: Mapping[str, Any]) -> Any:
-    """The message's content with the mark at its end."""
+def _marked(message: Mapping[str, Any]) -> tuple[str, Any]:
+    """The message's last text, and its content with the mark after that text."""
     content = message.get("content")
     if isinstance(content, str):
-        return content + _MARK
+        return content, content + _MARK
     if isinstance(content, list) and content and isinstance(content[-1], dict) and "text" in content[-1]:
-        return [*content[:-1], {**content[-1], "text": str(content[-1]["text"]) + _MARK}]
+        text = str(content[-1]["text"])
+        return text, [*content[:-1], {**content[-1], "text": text + _MARK}]
     raise InvalidRequest("continue_final_message", "the final message has no text to continue")
 
 
-def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
-    # Jinja's own filter escapes for HTML, which models were not trained on.
-    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes for HTML, which models were not trained on. Templates pass these options, in this order.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _refuse(message: str) -> NoReturn:

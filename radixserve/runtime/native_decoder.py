@@ -101,6 +101,9 @@ class NativeDecoder:
         """All layers; K and V of the batch's tokens are in the store afterwards. Raises `MemoryError`."""
         self._make_room(batch.num_tokens, batch.max_seq_len)
         step = _Step.of(batch)
+        # The kernels check nothing: better a step that fails here than a read beside the pool.
+        assert _within(step.tables, self.kv.num_blocks), "a block id lies outside the pool"
+        assert _within(step.token_ids, self._config.vocab_size), "a token id lies outside the vocabulary"
         self._layers.run(step.batch(np.empty(0, np.int32)))
         return NativeHidden(self, step)
 
@@ -271,3 +274,8 @@ class _Step:
             tables=self.tables,
             wanted_rows=wanted,
         )
+
+
+def _within(ids: Int32Array, end: int) -> bool:
+    """Whether all ids are in [0, end)."""
+    return bool(ids.min() >= 0 and ids.max() < end)

@@ -290,6 +290,17 @@ def test_logits_that_are_not_finite_fail_their_row() -> None:
         assert result.token_ids == () and result.prompt_logprobs == ()
 
 
+@pytest.mark.parametrize(
+    ("tokens", "table", "what"),
+    [([1, 2], [BLOCKS], "block"), ([1, 2], [-1], "block"), ([1, 131], [0], "token"), ([-1, 2], [0], "token")],
+)
+def test_a_plan_that_points_outside_fails_and_harms_nothing(tokens: list[int], table: list[int], what: str) -> None:
+    runner = fresh_runner(model())
+    with pytest.raises(AssertionError, match=f"{what} id lies outside"):
+        runner.execute(StepPlan(0, (plan_row(tokens, table),)))
+    assert runner.execute(StepPlan(1, (plan_row([1, 2], [0]),))).rows[0].error is None
+
+
 # --- What runs --------------------------------------------------------------------------------------------------------
 
 

@@ -93,10 +93,13 @@ class Machine:
     def run(self, max_steps: int = 10_000) -> list[StepPlan]:
         """Steps until nothing is left to do; fails if that takes more than ``max_steps``."""
         plans: list[StepPlan] = []
+        idle = 0
         for _ in range(max_steps):
             if not self.scheduler.has_work:
                 return plans
             plan = self.step()
+            idle = 0 if plan is not None else idle + 1
+            assert idle < 10, f"a standstill of {sorted(self.scheduler.requests)}"
             if plan is not None:
                 plans.append(plan)
         raise AssertionError(f"not done after {max_steps} steps: {sorted(self.scheduler.requests)}")
