@@ -10,12 +10,9 @@ import gguf
 import numpy as np
 import pytest
 
-from radixserve.errors import ModelLoadError, UnknownArchitecture, UnknownTensorType, UnknownTokenizer
-from radixserve.model.config import Architecture
+from radixserve.errors import ModelLoadError, UnknownTensorType
 from radixserve.model.gguf import GGUFFile
-from radixserve.model.loader import LoadedModel, load_model
-from tests.model.gguf_files import interleave, write_file, write_model
-from tests.tiny_decoder import ARCHITECTURES, tiny_decoder
+from tests.model.gguf_files import write_file
 
 METADATA = {"a.text": "grün", "a.number": 7, "a.flag": True, "a.real": 1.5, "a.words": ["x", "", "ü"], "a.ids": [1, 2]}
 TENSORS: dict[str, np.ndarray[Any, Any]] = {
@@ -78,6 +75,101 @@ def test_hostile_headers_are_refused(small: Path, damage: object, message: str) 
         GGUFFile.open(small)
 
 
+def text(value: str | bytes) -> bytes:
+    data = value.encode() if isinstance(value, str) else value
+    return struct.pack("<Q", len(data)) + data
+
+
+def pair(key: str | bytes, kind: int, value: bytes) -> bytes:
+    return text(key) + struct.pack("<I", kind) + value
+
+
+def tensor(name: str, shape: tuple[int, ...], kind: int = 0, offset: int = 0) -> bytes:
+    return text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
+
+
+def handmade(pairs: list[bytes], tensors: list[bytes], data: int = 256) -> bytes:
+    header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs) + b"".join(tensors)
+    return header + bytes(-len(header) % 32 + data)
+
+
+def array(kind: int, count: int, value: bytes) -> bytes:
+    return struct.pack("<IQ", kind, count) + value
+
+
+ALIGNMENT = "general.alignment"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "tensors", "message"),
+    [
+        ([pair("a", 4, bytes(4))] * 2, [], "'a' is given twice"),
+        ([pair("a", 13, bytes(4))], [], "a is of the unknown value type 13"),
+        ([pair("a", 9, array(9, 1, bytes(20)))], [], "nested value type 9"),
+        ([pair("a", 9, array(4, 2**61, b""))], [], "values of a are announced"),
+        ([pair("a", 9, array(8, 2**61, b""))], [], "strings of a are announced"),
+        ([pair("a", 9, array(8, 2, text("x") + struct.pack("<Q", 2**62)))], [], "past the end"),
+        ([pair("a", 9, array(8, 2, text("x") + text(b"\xff")))], [], "string 1 of an array is not UTF-8"),
+        ([pair(b"\xff", 4, bytes(4))], [], "not UTF-8"),
+        ([pair(ALIGNMENT, 4, struct.pack("<I", 24))], [], "24, not a power of two"),
+        ([pair(ALIGNMENT, 4, struct.pack("<I", 0))], [], "0, not a power of two"),
+        ([pair(ALIGNMENT, 8, text("x"))], [], "general.alignment is of type str, not int"),
+        ([pair(ALIGNMENT, 7, b"\1")], [], "general.alignment is of type bool, not int"),
+        ([], [tensor("t", (4,))] * 2, "tensor t is described twice"),
+        ([], [tensor("t", ())], "tensor t has 0 dimensions"),
+        ([], [tensor("t", (1, 1, 1, 1, 1))], "tensor t has 5 dimensions"),
+        ([], [tensor("t", (4, 0))], r"tensor t of shape \[0, 4\]"),
+        ([], [tensor("t", (33,), kind=8)], "cannot be of type Q8_0"),
+        ([], [tensor("t", (4,), offset=4)], "tensor t lies at bytes"),
+        ([], [tensor("t", (4,), offset=256)], "tensor t lies at bytes"),
+        ([], [tensor("t", (2**40, 2**40))], "tensor t lies at bytes"),
+        ([], [tensor("t", (4,), offset=2**63)], "tensor t lies at bytes"),
+    ],
+)
+def test_damaged_descriptions_are_refused(
+    pairs: list[bytes], tensors: list[bytes], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(handmade(pairs, tensors))
+    with pytest.raises(ModelLoadError, match=message):
+        GGUFFile.open(path)
+
+
+def test_metadata_of_every_type_and_another_alignment(tmp_path: Path) -> None:
+    layouts = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+    values = {kind: True if code == "?" else 1.5 if code in "fd" else 7 for kind, code in layouts.items()}
+    pairs = [pair(f"one.{kind}", kind, struct.pack(f"<{code}", values[kind])) for kind, code in layouts.items()]
+    pairs += [
+        pair(f"two.{kind}", 9, array(kind, 2, struct.pack(f"<2{code}", values[kind], 0)))
+        for kind, code in layouts.items()
+    ]
+    pairs += [pair("no.words", 9, array(8, 0, b"")), pair(ALIGNMENT, 4, struct.pack("<I", 8))]
+    header = b"GGUF" + struct.pack("<IQQ", 2, 1, len(pairs)) + b"".join(pairs) + tensor("t", (2,), offset=8)
+    path = tmp_path / "m.gguf"
+    path.write_bytes(header + bytes(-len(header) % 8 + 8) + struct.pack("<2f", 1.5, -2.0))
+    file = GGUFFile.open(path)
+    for kind in layouts:
+        assert file.metadata[f"one.{kind}"] == values[kind]
+        assert type(file.metadata[f"one.{kind}"]) is type(values[kind])
+        assert file.metadata[f"two.{kind}"].tolist() == [values[kind], 0]
+    assert file.metadata.strings("no.words") == []
+    assert file.tensor("t").dequantize().tolist() == [1.5, -2.0]
+
+
+def test_metadata_is_read_as_what_it_should_be(small: Path) -> None:
+    metadata = GGUFFile.open(small).metadata
+    assert metadata.typed("a.number", float) == 7.0 and metadata.typed("missing", int) is None
+    assert metadata.strings("missing") is None and metadata.numbers("missing", 2) is None
+    for key, kind in (("a.text", int), ("a.flag", int), ("a.real", int), ("a.number", str), ("a.flag", float)):
+        with pytest.raises(ModelLoadError, match=f"{key} is of type"):
+            metadata.typed(key, kind)
+    with pytest.raises(ModelLoadError, match="a.ids is not an array of strings"):
+        metadata.strings("a.ids")
+    for key, length in (("a.ids", 3), ("a.words", 3), ("a.number", 1)):
+        with pytest.raises(ModelLoadError, match=f"{key} is not an array of {length} numbers"):
+            metadata.numbers(key, length)
+
+
 def test_a_flipped_byte_never_crashes(small: Path, tmp_path: Path) -> None:
     data = small.read_bytes()
     rng = np.random.default_rng(0)
@@ -113,64 +205,28 @@ def test_split_files_are_one(tmp_path: Path) -> None:
     assert (file.tensor("two").dequantize() == TENSORS["two"]).all()
     with pytest.raises(ModelLoadError, match="not the first part"):
         GGUFFile.open(tmp_path / "m-00002-of-00002.gguf")
-    (tmp_path / "m-00002-of-00002.gguf").unlink()
-    with pytest.raises(ModelLoadError, match=r"m-00002-of-00002\.gguf is not beside it"):
-        GGUFFile.open(tmp_path / "m-00001-of-00002.gguf")
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_model_comes_back_as_it_was(architecture: Architecture, tmp_path: Path) -> None:
-    # The format holds the epsilon as a float32.
-    model = tiny_decoder(architecture, vocab_size=262, context_length=512, rms_norm_eps=2.0**-17)
-    loaded = load_model(str(write_model(tmp_path / "m.gguf", model)), dtype=model.weights["embed"].dtype)
-    assert loaded.config == model.config
-    assert loaded.weights.keys() == model.weights.keys()
-    for name, weight in model.weights.items():
-        assert (loaded.weights[name] == weight).all(), name
-    assert loaded.generation.eos_ids[0] == 257
-    assert loaded.tokenizer.encode("the th") == [260, 32, 259]
-    assert loaded.tokenizer.encode("12") == [ord("1"), ord("2")]
-    assert loaded.chat_template is not None
-    assert loaded.chat_template.render([{"role": "user", "content": "hi"}]) == "hi</s>"
-
-
-def test_llama_files_interleave_the_halves_of_a_head() -> None:
-    heads, head_dim = 2, 4
-    weight = np.arange(heads * head_dim, dtype=np.float32)[:, None]
-    assert interleave(weight, heads)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    renamed = tmp_path / "renamed.gguf"
+    renamed.write_bytes((tmp_path / "m-00001-of-00002.gguf").read_bytes())
+    with pytest.raises(ModelLoadError, match="does not end in -00001-of-00002"):
+        GGUFFile.open(renamed)
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "message"),
+    ("second", "name", "message"),
     [
-        ({"general.architecture": "mamba"}, UnknownArchitecture, "'mamba'"),
-        ({"llama.expert_count": 8}, UnknownArchitecture, "mixture of experts"),
-        ({"llama.rope.scaling.type": "yarn"}, UnknownArchitecture, "'yarn'"),
-        ({"llama.attention.logit_softcap": 30.0}, UnknownArchitecture, "logit_softcap"),
-        ({"llama.attention.value_length": 8}, UnknownArchitecture, "value_length"),
-        ({"tokenizer.ggml.pre": "klingon"}, UnknownTokenizer, "'klingon'"),
-        ({"tokenizer.ggml.pre": None}, UnknownTokenizer, "None"),
-        ({"tokenizer.ggml.model": "bert"}, UnknownTokenizer, "'bert'"),
-        ({"llama.block_count": 3}, ModelLoadError, "layers.2"),
-        ({"llama.block_count": 1}, ModelLoadError, "blk.1"),
-        ({"llama.embedding_length": 64}, ModelLoadError, "token_embd.weight"),
-        ({"llama.attention.head_count_kv": 4}, ModelLoadError, "6 heads cannot share 4"),
-        ({"llama.context_length": None}, ModelLoadError, "context_length"),
-        ({"llama.context_length": "long"}, ModelLoadError, "context_length"),
+        ({"split.no": 1, "split.count": 3}, "two", "does not say that it is part 2 of 2"),
+        ({"split.no": 0, "split.count": 2}, "two", "does not say that it is part 2 of 2"),
+        ({"split.no": 1, "split.count": 2}, "one", "tensor one is in an earlier part too"),
+        ({"split.no": 1, "split.count": 2}, None, "2 tensors are announced, the 2 parts hold 1"),
+        (None, None, r"m-00002-of-00002\.gguf is not beside it"),
     ],
 )
-def test_what_is_not_implemented_is_refused_by_name(
-    changes: dict[str, object], error: type[Exception], message: str, tmp_path: Path
+def test_parts_that_do_not_fit_are_refused(
+    second: dict[str, int] | None, name: str | None, message: str, tmp_path: Path
 ) -> None:
-    path = write_model(tmp_path / "m.gguf", tiny_decoder(vocab_size=262), changes)
-    with pytest.raises(error, match=message):
-        load_model(str(path))
-
-
-def test_the_embedded_model(smollm2: LoadedModel) -> None:
-    config = smollm2.config
-    assert (config.architecture, config.num_layers, config.hidden_size) == ("llama", 30, 576)
-    assert (config.num_heads, config.num_kv_heads, config.head_dim, config.vocab_size) == (9, 3, 64, 49152)
-    assert config.tied_head and config.context_length == 8192
-    name = smollm2.tokenizer.token_name
-    assert [name(token) for token in smollm2.generation.eos_ids] == ["<|im_end|>", "<|endoftext|>"]
+    first, other = (tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2))
+    write_file(first, {"split.no": 0, "split.count": 2, "split.tensors.count": 2}, {"one": TENSORS["one"]})
+    if second is not None:
+        write_file(other, second, {} if name is None else {name: TENSORS[name]})
+    with pytest.raises(ModelLoadError, match=message):
+        GGUFFile.open(first)

@@ -60,6 +60,25 @@ def test_steps_stay_under_the_target_and_prompts_go_on(target_ms: float, warm: b
     assert sum(seconds[5:-3]) / len(seconds[5:-3]) > target_ms / 1000 * 0.67
 
 
+def test_one_with_a_long_context_is_admitted_only_beside_what_the_target_leaves_for_it() -> None:
+    """Its tokens cost so much that the target leaves one block, not one for each of three; someone goes on all the same."""
+    machine = Machine(itl_target_ms=40.0, max_batch_tokens=4096, context_length=40_000, num_blocks=3000, check=False)
+    machine.runner.seconds = modelled
+    prompts = [[1000 + index] + [index * 7 + offset for offset in range(5999)] for index in range(3)]
+    machine.add("before", prompts[2][:3000], 1)
+    machine.run()
+    for index in range(4):
+        machine.add(f"d{index}", [index], 100)
+    for _ in range(4):
+        machine.step()
+    for index, prompt in enumerate(prompts):
+        machine.add(f"l{index}", prompt, 1)
+    for _ in range(5):
+        plan = machine.step()
+        assert plan is not None
+        assert plan.num_tokens > 4
+
+
 def test_a_target_that_cannot_be_met_starves_nobody() -> None:
     machine = Machine(itl_target_ms=1.0, check=False)
     machine.runner.seconds = modelled
