@@ -5,16 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-from radixserve.errors import NativeUnavailable
 from radixserve.model.loader import LoadedModel, load_model
-from radixserve.native.library import NativeLibrary
+from tests.native_kernels import WHY_NOT
 
-try:
-    NativeLibrary.load()
-    NATIVE = "native kernels: tested"
-except NativeUnavailable as error:
+if WHY_NOT:
     # The tests that need no compiler must run where there is none.
-    NATIVE = f"native kernels: NOT tested, {error}"
     collect_ignore_glob = ["native/*", "*/test_native_*.py"]
 
 # The same examples in every run: a change is judged by what it changes. Run with --hypothesis-seed for others.
@@ -24,7 +19,7 @@ settings.load_profile("repeatable")
 
 def pytest_report_header() -> str:
     """Say whether the kernels are among what is tested."""
-    return NATIVE
+    return f"native kernels: NOT tested, {WHY_NOT}" if WHY_NOT else "native kernels: tested"
 
 
 @pytest.fixture(scope="session")

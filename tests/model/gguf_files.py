@@ -34,8 +34,18 @@ def interleave(weight: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def write_model(path: Path, model: TinyDecoder, changes: Mapping[str, Any] | None = None) -> Path:
-    """``model`` as a GGUF file with a byte-level tokenizer; ``changes`` replace metadata (None removes a key)."""
+def write_model(
+    path: Path,
+    model: TinyDecoder,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    more: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+) -> Path:
+    """``model`` as a GGUF file with a byte-level tokenizer.
+
+    ``changes`` replace metadata (None removes a key), ``more`` are further tensors, ``kind`` is the type of all matrices.
+    """
     config = model.config
     name = "llama" if config.architecture == "mistral" else config.architecture
     tokens = [*BYTE_CHARACTERS, *CONTROL, *(left + right for left, right in MERGES)]
@@ -72,14 +82,18 @@ def write_model(path: Path, model: TinyDecoder, changes: Mapping[str, Any] | Non
             values = interleave(values, config.num_heads if part == "q" else config.num_kv_heads)
         layer = own.split(".")
         tensors[_TOP.get(own) or f"blk.{layer[1]}.{_LAYER[part]}"] = values
-    write_file(path, metadata, tensors, architecture)
+    write_file(path, metadata, {**tensors, **(more or {})}, architecture, kind)
     return path
 
 
 def write_file(
-    path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, np.ndarray[Any, Any]], architecture: str = "llama"
+    path: Path,
+    metadata: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray[Any, Any]],
+    architecture: str = "llama",
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
 ) -> None:
-    """A GGUF file; lists of str, int or float become arrays."""
+    """A GGUF file; lists of str, int or float become arrays. ``kind``: the type of the matrices, if not as they are."""
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in metadata.items():
         if value is None:
@@ -96,7 +110,10 @@ def write_file(
         else:
             writer.add_string(key, value)
     for name, values in tensors.items():
-        writer.add_tensor(name, np.ascontiguousarray(values))
+        if kind != gguf.GGMLQuantizationType.F32 and values.ndim == 2:
+            writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, np.ascontiguousarray(values))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -14,6 +14,7 @@ from radixserve.runtime.native_runner import NativeModelRunner
 from radixserve.runtime.plan_runner import PlanRunner
 from radixserve.scheduler.plan import StepPlan
 from tests.model.transformers_model import transformers_model
+from tests.native_kernels import needs_native
 from tests.tiny_decoder import all_logits, plan_row
 
 PROMPTS = (
@@ -41,7 +42,7 @@ PROMPTS = (
 NEW_TOKENS = 12
 BLOCK = 16
 BLOCKS_EACH = 4
-KERNELS = pytest.mark.parametrize("kernels", ["native", "torch"])
+KERNELS = pytest.mark.parametrize("kernels", [pytest.param("native", marks=needs_native), "torch"])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
-from radixserve.errors import InvalidRequest, ModelLoadError
-from radixserve.model.gguf import GGUFFile, Metadata
-from radixserve.model.gguf_tokenizer import build_tokenizer
+from radixserve.errors import InvalidRequest
+from radixserve.model.gguf import GGUFFile
 from radixserve.model.loader import LoadedModel, find_model
-from radixserve.model.tokenizer import Tokenizer
 from tests.tiny_model import byte_tokenizer
 
 SAMPLES = [
@@ -91,45 +89,3 @@ def test_every_token_has_its_bytes(smollm2: LoadedModel) -> None:
     table = smollm2.tokenizer.all_token_bytes()
     assert len(table) == 49152 and all(table)
     assert {bytes([value]) for value in range(32, 127)} < set(table)
-
-
-def sentencepiece(**changes: object) -> Tokenizer:
-    """A little SentencePiece vocabulary: the merge with the highest score goes first, bytes for what it lacks."""
-    import numpy as np
-
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{value:02X}>" for value in range(256))]
-    kinds = [2, 3, 3] + [6] * 256
-    pieces = {"\u2581": -9.0, "a": -8.0, "b": -8.0, "ab": -1.0, "\u2581a": -2.0, "\u2581ab": -3.0, "ba": -0.5}
-    tokens += pieces
-    kinds += [1] * len(pieces)
-    scores = [0.0] * 259 + list(pieces.values())
-    values = {
-        "tokenizer.ggml.model": "llama",
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": np.array(kinds),
-        "tokenizer.ggml.scores": np.array(scores, np.float32),
-        "tokenizer.ggml.bos_token_id": 1,
-        "tokenizer.ggml.eos_token_id": 2,
-        **changes,
-    }
-    return build_tokenizer(Metadata(values, "file"), "file", vocab_size=len(tokens))
-
-
-def test_sentencepiece_merges_by_score_and_falls_back_to_bytes() -> None:
-    tokenizer = sentencepiece()
-
-    def names(text: str, **options: bool) -> list[str]:
-        return [tokenizer.token_name(token) for token in tokenizer.encode(text, **options)]
-
-    assert names("ab") == ["\u2581ab"]
-    assert names("aba") == ["\u2581a", "ba"], "ba has the better score, whichever comes first"
-    assert names("é") == ["\u2581", "<0xC3>", "<0xA9>"]
-    assert names("a", add_special=True) == ["<s>", "\u2581a"]
-    for text in ("ab", "aba b", "é", " a", "日本"):
-        assert tokenizer.decode(tokenizer.encode(text)) == text
-    assert tokenizer.eos_ids == (2,)
-
-
-def test_sentencepiece_without_scores_is_refused() -> None:
-    with pytest.raises(ModelLoadError, match="scores"):
-        sentencepiece(**{"tokenizer.ggml.scores": None})

@@ -14,6 +14,7 @@ from radixserve.runtime.model_runner import ModelRunner
 from radixserve.runtime.native_runner import NativeModelRunner
 from radixserve.runtime.plan_runner import PlanRunner
 from radixserve.runtime.runner_choice import create_runner
+from tests.native_kernels import needs_native
 from tests.tiny_decoder import tiny_decoder
 
 
@@ -23,6 +24,7 @@ def choose(intermediate_size: int = 80, **options: Any) -> tuple[PlanRunner, dic
     return create_runner(model, config.model, config.cache, config.scheduler)
 
 
+@needs_native
 @pytest.mark.parametrize("kernels", ["auto", "native"])
 def test_native_where_it_can_be_had(kernels: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
