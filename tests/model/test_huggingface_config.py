@@ -38,7 +38,6 @@ def parse(model_type: str, **values: Any) -> ModelConfig:
     "values",
     [
         {},
-        {"num_key_value_heads": None},
         {"head_dim": 32},
         {"attention_bias": True, "mlp_bias": True},
         {"tie_word_embeddings": True},
@@ -90,6 +89,11 @@ def test_files_may_leave_out_what_the_library_knows(architecture: Architecture) 
     theirs = AutoConfig.for_model(architecture, **sizes)
     assert ours.num_kv_heads == theirs.num_key_value_heads
     assert ours.head_dim == (getattr(theirs, "head_dim", None) or 256 // 32)
+
+
+def test_no_number_of_key_value_heads_means_one_for_each_head() -> None:
+    theirs = AutoConfig.for_model("llama", **{**SIZES, "num_key_value_heads": None})
+    assert parse("llama", num_key_value_heads=None).num_kv_heads == theirs.num_key_value_heads == 4
 
 
 @pytest.mark.parametrize(
