@@ -7,7 +7,7 @@ flag and in files; `EngineConfig.from_options` maps the flat names to the parts 
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 import types
 import typing
 from dataclasses import dataclass, field
@@ -114,7 +114,7 @@ class EngineConfig:
                 _check_type(item.name, getattr(part, item.name), hints[item.name])
         cache, scheduler = self.cache, self.scheduler
         _check_range("context_length", self.model.context_length, 2)
-        _check_range("threads", self.model.threads, 0)
+        _check_range("threads", self.model.threads, 0, 1024)
         _check_range("block_size", cache.block_size, 1, 1024)
         _check_range("num_blocks", cache.num_blocks, 2)
         _check_range("kv_memory_mb", cache.kv_memory_mb, 1)
@@ -126,7 +126,7 @@ class EngineConfig:
                 "max_batch_tokens",
                 f"{scheduler.max_batch_tokens} is less than max_running ({scheduler.max_running}): a step could not hold all decodes",
             )
-        if not scheduler.age_weight > 0 or math.isinf(scheduler.age_weight):
+        if not scheduler.age_weight > 0:
             raise ConfigError("age_weight", f"must be above 0, not {scheduler.age_weight}")
         if not 0 <= scheduler.watermark < 1:
             raise ConfigError("watermark", f"must be at least 0 and below 1, not {scheduler.watermark}")
@@ -155,7 +155,7 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
             if isinstance(value, str) and value in typing.get_args(choice):
                 return
         elif choice is float:
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
                 return
         elif isinstance(value, choice) and not (choice is int and isinstance(value, bool)):
             return

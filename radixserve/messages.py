@@ -6,7 +6,6 @@ These are msgspec structs because they travel between processes; fields are only
 from __future__ import annotations
 
 import enum
-import math
 from typing import Any, Literal
 
 import msgspec
@@ -148,7 +147,8 @@ def _integer(name: str, value: Any, low: int, high: int | None = None, *, option
 def _number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidRequest(name, f"must be a number, not {value!r}", "invalid_type")
-    if math.isnan(value) or value < low or value > high or (open_low and value == low):
+    # Comparisons with NaN are false, and with an integer of any size exact.
+    if not low <= value <= high or (open_low and value == low):
         bound = f"above {low:g} and at most {high:g}" if open_low else f"between {low:g} and {high:g}"
         raise InvalidRequest(name, f"must be {bound}, not {value}")
 

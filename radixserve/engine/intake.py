@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from radixserve.errors import ContextLengthExceeded, InvalidRequest, PoolTooSmall, UnsupportedFeature
@@ -55,7 +56,9 @@ class Limits:
                 if num_prompt >= self.context_length:
                     raise ContextLengthExceeded(self.context_length, num_prompt, 1)
                 raise PoolTooSmall(self._blocks(num_prompt + 1), self.num_blocks, "prompt")
-            return max(wanted, 1)
+            if sampling.min_tokens > wanted:
+                raise InvalidRequest("min_tokens", f"{sampling.min_tokens} is more than the {wanted} that are left")
+            return wanted
         if num_prompt + sampling.max_tokens > self.context_length:
             raise ContextLengthExceeded(self.context_length, num_prompt, sampling.max_tokens)
         needed = self._blocks(num_prompt + sampling.max_tokens)
@@ -70,7 +73,13 @@ class Limits:
         sampling.validate(self.vocab_size)
         if sampling.n > self.max_running:
             raise InvalidRequest("n", f"{sampling.n} samples, but at most {self.max_running} sequences run together")
-        return sampling
+        # A copy: what was checked stays what it was, whatever the caller does with its own containers.
+        return msgspec.structs.replace(
+            sampling,
+            logit_bias=dict(sampling.logit_bias),
+            stop=tuple(sampling.stop),
+            stop_token_ids=tuple(sampling.stop_token_ids),
+        )
 
     def _blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

@@ -7,8 +7,11 @@ two steps.
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -28,6 +31,16 @@ _IDLE_SECONDS = 1.0
 Sink = Callable[[GenerationChunk | Exception], None]
 
 
+# Engines that nobody closed: their threads must not be inside a kernel when the interpreter goes away.
+_OPEN: weakref.WeakSet[EngineLoop] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for loop in list(_OPEN):
+        loop.close()
+
+
 class EngineLoop:
     """Runs ``core`` on a thread of its own from construction until `close`."""
 
@@ -36,10 +49,13 @@ class EngineLoop:
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._closed = False
+        self._ended = False
         self._failure: Exception | None = None
         self._sinks: dict[str, Sink] = {}
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name="radixserve-engine", daemon=True)
         self._thread.start()
+        _OPEN.add(self)
 
     @property
     def closed(self) -> bool:
@@ -48,12 +64,16 @@ class EngineLoop:
 
     def call(self, function: Callable[[EngineCore], T]) -> Future[T]:
         """Run ``function(core)`` between two steps; its result or exception is the future's."""
+        if os.getpid() != self._process:
+            raise EngineClosed("the engine's thread does not exist in a process forked from its own")
         future: Future[T] = Future()
 
         def command() -> None:
             if not future.set_running_or_notify_cancel():
                 return
             try:
+                if self._ended:
+                    raise EngineClosed("the engine is closed") from self._failure
                 result = function(self._core)
             except Exception as error:
                 future.set_exception(error)
@@ -90,6 +110,11 @@ class EngineLoop:
 
     def close(self) -> None:
         """Stop after the current step and end what still runs with `EngineClosed`; safe to call twice."""
+        _OPEN.discard(self)
+        if os.getpid() != self._process:
+            # A forked child has neither the thread nor a say in the lock's state.
+            self._closed = True
+            return
         with self._wake:
             self._closed = True
             self._wake.notify()
@@ -106,11 +131,14 @@ class EngineLoop:
             logger.exception("the engine stopped")
             self._failure = error
         with self._wake:
-            self._closed = True
+            self._closed = self._ended = True
             commands, self._commands = self._commands, deque()
         reason = EngineClosed(f"the engine stopped: {self._failure}" if self._failure else "the engine was closed")
-        for sink in list(self._sinks.values()):
-            sink(reason)
+        for rid, sink in self._sinks.items():
+            try:
+                sink(reason)
+            except Exception:
+                logger.debug("the end of %s has no receiver", rid, exc_info=True)
         self._sinks.clear()
         for command in commands:
             command()

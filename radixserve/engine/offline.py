@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import queue
@@ -15,7 +16,7 @@ from radixserve.config import EngineConfig
 from radixserve.engine.core import EngineCore
 from radixserve.engine.intake import check_messages, check_salt
 from radixserve.engine.loop import EngineLoop, Sink
-from radixserve.errors import EngineClosed, InvalidRequest, UnsupportedFeature
+from radixserve.errors import EngineClosed, InvalidRequest, RequestFailed, UnsupportedFeature
 from radixserve.messages import Explanation, GenerationChunk, GenerationOutput, SamplingParams, ScoreOutput
 
 if TYPE_CHECKING:
@@ -203,7 +204,10 @@ class Engine:
         cache_salt: str | None = None,
         explain: bool = False,
     ) -> AsyncIterator[GenerationChunk]:
-        """``generate(stream=True)`` for an event loop; leaving it early aborts what still runs."""
+        """``generate(stream=True)`` for an event loop; leaving it early aborts what still runs.
+
+        The requests are queued, and refused, when iteration begins.
+        """
         prompts, _ = self._prompts(prompt)
         return self._astream(prompts, sampling, priority, cache_salt, explain)
 
@@ -274,10 +278,18 @@ class Engine:
         Texts are tokenized by themselves, so a continuation begins with a token of its own. All are scored in one
         batch and share the prompt.
         """
-        head = self.tokenize(prompt) if isinstance(prompt, str) else prompt
+        if not isinstance(prompt, (str, list, tuple)):
+            raise InvalidRequest("prompt", f"must be text or token ids, not {type(prompt).__name__}", "invalid_type")
+        head = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        if isinstance(continuations, str) or not isinstance(continuations, (list, tuple)):
+            raise InvalidRequest("continuations", "must be a list of texts or of token ids", "invalid_type")
+        tails = []
+        for item in continuations:
+            if not isinstance(item, (str, list, tuple)):
+                raise InvalidRequest("continuations", "must be a list of texts or of token ids", "invalid_type")
+            tails.append(self.tokenizer.encode(item) if isinstance(item, str) else list(item))
         if not head:
             raise InvalidRequest("prompt", "must not be empty", "empty_prompt")
-        tails = [self.tokenizer.encode(item) if isinstance(item, str) else list(item) for item in continuations]
         if not tails or not all(tails):
             raise InvalidRequest("continuations", "must hold at least one token each")
         params = SamplingParams(max_tokens=0, prompt_logprobs=0, logprob_start=len(head), temperature=0)
@@ -285,7 +297,7 @@ class Engine:
         scores = []
         for tail, output in zip(tails, outputs, strict=True):
             if output.error is not None:
-                raise EngineClosed(output.error)
+                raise RequestFailed(output.rid, output.error)
             entries = (output.prompt_logprobs or [])[len(head) :]
             logprobs = [entry.logprob for entry in entries if entry is not None]
             scores.append(
@@ -396,23 +408,7 @@ class Engine:
             prompts, sampling, priority, cache_salt, explain, lambda index: lambda item: inbox.put((index, item))
         )
         self._loop.submit(additions).result()
-        return self._receive(inbox, [rid for rid, _, _ in additions])
-
-    def _receive(
-        self, inbox: queue.SimpleQueue[tuple[int, GenerationChunk | Exception]], rids: list[str]
-    ) -> Iterator[GenerationChunk]:
-        running = dict(enumerate(rids))
-        try:
-            while running:
-                index, item = inbox.get()
-                if isinstance(item, Exception):
-                    running.clear()
-                    raise item
-                if item.output is not None:
-                    del running[index]
-                yield msgspec.structs.replace(item, prompt_index=index)
-        finally:
-            self._abandon(running.values())
+        return ChunkStream(inbox, [rid for rid, _, _ in additions], self._abandon)
 
     async def _astream(
         self,
@@ -450,7 +446,45 @@ class Engine:
         """Nobody listens to these any more."""
         left = list(rids)
         if left and not self._loop.closed:
-            self._loop.call(lambda core: core.abort(*left))
+            with contextlib.suppress(EngineClosed):
+                self._loop.call(lambda core: core.abort(*left))
+
+
+class ChunkStream(Iterator[GenerationChunk]):
+    """The chunks of one or more generations as they come. Closing or dropping it aborts what still runs."""
+
+    def __init__(
+        self,
+        inbox: queue.SimpleQueue[tuple[int, GenerationChunk | Exception]],
+        rids: list[str],
+        abandon: Callable[[Iterable[str]], None],
+    ) -> None:
+        self._inbox = inbox
+        self._running = dict(enumerate(rids))
+        self._abandon = abandon
+
+    def __next__(self) -> GenerationChunk:
+        if not self._running:
+            raise StopIteration
+        try:
+            index, item = self._inbox.get()
+        except BaseException:
+            self.close()
+            raise
+        if isinstance(item, Exception):
+            self._running.clear()
+            raise item
+        if item.output is not None:
+            del self._running[index]
+        return msgspec.structs.replace(item, prompt_index=index)
+
+    def close(self) -> None:
+        """Abort what still runs; no more chunks come."""
+        running, self._running = self._running, {}
+        self._abandon(running.values())
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def _collect(chunks: Iterator[GenerationChunk], count: int) -> list[GenerationOutput]:

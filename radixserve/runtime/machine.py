@@ -42,16 +42,20 @@ def pool_blocks(
     """Size of the KV pool in blocks: ``num_blocks`` if given, else what ``kv_memory_mb`` holds, else half of the
     free memory up to 8 GiB. ``element_size``: bytes of one number in the store.
 
-    Raises `ConfigError` where that is less than two blocks.
+    Raises `ConfigError` where that is less than two blocks, or more than there is memory for.
     """
-    if num_blocks is not None:
-        return num_blocks
     block_bytes = config.kv_bytes_per_token(element_size) * block_size
-    budget = min(int(available_memory() * POOL_SHARE), POOL_LIMIT) if kv_memory_mb is None else kv_memory_mb << 20
-    blocks = budget // block_bytes
+    free = available_memory()
+    budget = min(int(free * POOL_SHARE), POOL_LIMIT) if kv_memory_mb is None else kv_memory_mb << 20
+    blocks = budget // block_bytes if num_blocks is None else num_blocks
+    option = "kv_memory_mb" if num_blocks is None else "num_blocks"
     if blocks < 2:
         raise ConfigError(
-            "kv_memory_mb", f"{budget >> 20} MiB hold {blocks} KV blocks of {block_bytes} bytes; at least 2 are needed"
+            option, f"{budget >> 20} MiB hold {blocks} KV blocks of {block_bytes} bytes; at least 2 are needed"
+        )
+    if blocks * block_bytes > free:
+        raise ConfigError(
+            option, f"{blocks} KV blocks take {blocks * block_bytes >> 20} MiB, {free >> 20} MiB of memory are free"
         )
     return blocks
 

@@ -90,9 +90,14 @@ def test_pool_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "available_memory", lambda: 100 * block_bytes)
     sizes = {"block_size": 16, "element_size": 2}
     assert pool_blocks(config, **sizes) == 50
+    assert pool_blocks(config, **sizes, num_blocks=100) == 100
+    with pytest.raises(ConfigError, match="num_blocks: 101 KV blocks take"):
+        pool_blocks(config, **sizes, num_blocks=101)
+    with pytest.raises(ConfigError, match=r"kv_memory_mb: .* of memory are free"):
+        pool_blocks(config, **sizes, kv_memory_mb=1)
+    monkeypatch.setattr(machine, "available_memory", lambda: 1 << 50)
     assert pool_blocks(config, **sizes, kv_memory_mb=1) == (1 << 20) // block_bytes
     assert pool_blocks(config, **sizes, num_blocks=7, kv_memory_mb=1) == 7
-    monkeypatch.setattr(machine, "available_memory", lambda: 1 << 50)
     assert pool_blocks(config, **sizes) == machine.POOL_LIMIT // block_bytes
     monkeypatch.setattr(machine, "available_memory", lambda: 3 * block_bytes)
     with pytest.raises(ConfigError, match="hold 1 KV blocks"):
