@@ -4,50 +4,38 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from radixserve.errors import InvalidRequest, ModelLoadError
 from radixserve.model.config_fields import read_json
 from radixserve.model.gguf import Metadata
+from radixserve.model.template_sandbox import CLOCK, Clock, Sandbox
 
 MAX_CHARACTERS = 16_000_000
 MAX_SECONDS = 10.0
 _MARK = "\ue000radixserve-continue\ue000"
 
 
-class _Generation(Extension):
-    """The block ``{% generation %}``: marks, for training, what the model said. Here it only renders."""
-
-    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        """The block's body, in a scope of its own."""
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=line)
-
-
 class ChatTemplate:
-    """One compiled template. ``special``: names of the model's special tokens, as the template sees them."""
+    """A model's compiled template. ``special``: names of the model's special tokens, as the template sees them.
 
-    def __init__(self, source: str, special: Mapping[str, str] | None = None) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation], autoescape=False
-        )
+    ``tool_source``: the template to take instead of ``source`` where tools are given (models with two templates).
+    """
+
+    def __init__(
+        self, source: str, special: Mapping[str, str] | None = None, *, tool_source: str | None = None
+    ) -> None:
+        environment = Sandbox(MAX_CHARACTERS)
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = _now
         try:
             self._template = environment.from_string(source)
+            self._tool_template = self._template if tool_source is None else environment.from_string(tool_source)
         except (jinja2.TemplateError, RecursionError) as error:
             raise ModelLoadError(f"the model's chat template does not compile: {error}") from error
         self._special = dict(special or {})
@@ -69,6 +57,8 @@ class ChatTemplate:
         render.
         """
         rendered: list[Mapping[str, Any]] = list(messages)
+        if not all(isinstance(message, Mapping) for message in rendered):
+            raise InvalidRequest("messages", "every message must be an object", "invalid_type")
         final = ""
         if continue_final_message:
             if not rendered:
@@ -83,8 +73,9 @@ class ChatTemplate:
             "messages": rendered,
             "tools": list(tools) if tools else None,
             "add_generation_prompt": add_generation_prompt,
+            CLOCK: Clock(MAX_SECONDS),
         }
-        text = self._bounded(variables)
+        text = _bounded(self._tool_template if tools else self._template, variables)
         if continue_final_message:
             before, mark, _ = text.rpartition(_MARK)
             text = before.replace(_MARK, "")
@@ -93,25 +84,6 @@ class ChatTemplate:
                     "continue_final_message", "the chat template leaves out the final message or a part of it"
                 )
         return text
-
-    def _bounded(self, variables: dict[str, Any]) -> str:
-        deadline = time.monotonic() + MAX_SECONDS
-        pieces: list[str] = []
-        length = 0
-        try:
-            for piece in self._template.generate(variables):
-                pieces.append(piece)
-                length += len(piece)
-                if length > MAX_CHARACTERS:
-                    raise InvalidRequest("messages", f"the rendered conversation exceeds {MAX_CHARACTERS} characters")
-                if time.monotonic() > deadline:
-                    raise InvalidRequest("messages", f"the chat template takes longer than {MAX_SECONDS:g} s")
-        except InvalidRequest:
-            raise
-        except Exception as error:
-            # A template is a program over the caller's data: whatever it raises means that it cannot take them.
-            raise InvalidRequest("messages", f"the chat template refuses them: {error}", "template_error") from error
-        return "".join(pieces)
 
 
 def gguf_chat_template(metadata: Metadata, special: Mapping[str, str]) -> ChatTemplate | None:
@@ -124,24 +96,42 @@ def directory_chat_template(directory: Path, special: Mapping[str, str]) -> Chat
     """The template of a Hugging Face directory, None if it has none.
 
     ``chat_template.jinja`` goes before ``chat_template.json`` and the ``chat_template`` of ``tokenizer_config.json``; of
-    a list of named templates the one called ``default`` is taken.
+    a list of named templates the one called ``default`` is taken, and ``tool_use`` where tools are given.
     """
     path = directory / "chat_template.jinja"
     if path.is_file():
         return ChatTemplate(path.read_text(encoding="utf-8"), special)
     for name in ("chat_template.json", "tokenizer_config.json"):
         path = directory / name
-        value = read_json(path).get("chat_template") if path.is_file() else None
+        value, tool_value = read_json(path).get("chat_template") if path.is_file() else None, None
         if isinstance(value, list):
             named = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}
-            value = named.get("default")
+            value, tool_value = named.get("default"), named.get("tool_use")
             if value is None:
                 raise ModelLoadError(f"{path}: chat_template has no entry called default")
         if value is not None:
-            if not isinstance(value, str):
+            if not isinstance(value, str) or not isinstance(tool_value, str | None):
                 raise ModelLoadError(f"{path}: chat_template must be a text or a list of named texts")
-            return ChatTemplate(value, special)
+            return ChatTemplate(value, special, tool_source=tool_value)
     return None
+
+
+def _bounded(template: jinja2.Template, variables: dict[str, Any]) -> str:
+    pieces: list[str] = []
+    length = 0
+    try:
+        for piece in template.generate(variables):
+            pieces.append(piece)
+            length += len(piece)
+            if length > MAX_CHARACTERS:
+                raise InvalidRequest("messages", f"the rendered conversation exceeds {MAX_CHARACTERS} characters")
+    except InvalidRequest:
+        raise
+    except Exception as error:
+        # A template is a program over the caller's data: whatever it raises means that it cannot take them.
+        reason = str(error) or type(error).__name__
+        raise InvalidRequest("messages", f"the chat template refuses them: {reason}", "template_error") from error
+    return "".join(pieces)
 
 
 def _marked(message: Mapping[str, Any]) -> tuple[str, Any]:
