@@ -11,7 +11,7 @@ import heapq
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from radixserve.cache.radix_tree import Node
+    from radixserve.cache.node import Node
 
 EvictionKey = tuple[int, int]
 

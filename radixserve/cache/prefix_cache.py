@@ -22,9 +22,12 @@ from dataclasses import dataclass, field
 
 from radixserve.cache.block_pool import BlockPool
 from radixserve.cache.eviction import eviction_policy
+from radixserve.cache.explain import explain_miss
 from radixserve.cache.ghosts import Ghost, GhostLog
+from radixserve.cache.lease import CopySource, Lease
 from radixserve.cache.namespace import Namespace
-from radixserve.cache.radix_tree import Eviction, Match, Node, RadixTree
+from radixserve.cache.node import Eviction, Match, Node
+from radixserve.cache.radix_tree import RadixTree
 from radixserve.cache.recount import recount
 from radixserve.cache.token_key import Key, key_length, key_slice
 from radixserve.config import CacheConfig
@@ -32,36 +35,6 @@ from radixserve.errors import CacheInconsistent, OutOfBlocks
 from radixserve.messages import Explanation
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class CopySource:
-    """A committed block whose first ``length`` tokens a lease re-uses by copying.
-
-    ``node`` stays locked until the copy's step is collected.
-    """
-
-    node: Node
-    block: int
-    length: int
-
-
-@dataclass(slots=True, eq=False)
-class Lease:
-    """A request's hold on the cache: a locked node, the block table, and a copy that is still to be made.
-
-    ``table``: block ids in order; the first ``node.end / block_size`` are the tree's, the others private to this lease.
-    """
-
-    namespace: Namespace
-    node: Node
-    table: list[int]
-    copy: CopySource | None = None
-
-    @property
-    def leased_tokens(self) -> int:
-        """Tokens whose KV is or will be in place without this request computing them, the copied part included."""
-        return self.node.end + (self.copy.length if self.copy else 0)
 
 
 @dataclass(slots=True)
@@ -120,9 +93,9 @@ class PrefixCache:
     # ---------------------------------------------------------------- look
 
     def match(self, namespace: Namespace, key: Key, limit: int, start: Node | None = None) -> Match:
-        """Longest prefix of the first ``limit`` tokens that is held; read-only. ``start``.
+        """Longest prefix of the first ``limit`` tokens that is held; read-only.
 
-        A node known to be on the path.
+        ``start``: a node known to be on the path.
         """
         root = self.tree.root(namespace.tree)
         if self.config.prefix_cache == "force_miss":
@@ -425,46 +398,7 @@ class PrefixCache:
         allowed = max(0, total - 1 if limit is None else min(limit, total - 1))
         if self.config.prefix_cache != "on":
             return Explanation("disabled", 0, 0, total, f"prefix_cache is {self.config.prefix_cache}")
-        root = self.tree.root(namespace.tree)
-        match = self.tree.match(root, namespace.salt, key, total)
-        cached = self.tree.match(root, namespace.salt, key, allowed).total
-        if match.total > allowed:
-            why = "the last token is always computed, its logits are needed"
-            if allowed < total - 1:
-                why = "logprobs of prompt tokens are wanted from here on"
-            return Explanation("capped", cached, cached, total, why)
-        remembered, ghost = self.ghosts.find(namespace.tree, namespace.salt, key)
-        if ghost is not None and remembered > match.total:
-            return Explanation("pending_failed" if ghost.failed else "evicted", cached, cached, total, ghost.detail)
-        if see_all and self._held_elsewhere(namespace, key) > match.total:
-            return Explanation("namespace", cached, cached, total, "another namespace holds more of this prompt")
-        if match.total and self._continues(match, namespace.salt):
-            return Explanation(
-                "diverged", cached, cached, total, f"what is cached goes on differently after {cached} tokens"
-            )
-        if cached:
-            return Explanation("never_seen", cached, cached, total, f"nothing was cached beyond these {cached} tokens")
-        return Explanation("never_seen", 0, 0, total, "no prompt that begins like this was cached")
-
-    def _continues(self, match: Match, salt: bytes) -> bool:
-        """Whether what is held goes on after the match, with other tokens."""
-        if match.tail_node is not None:
-            tail = match.tail_node
-            held = tail.end if tail.start <= match.length < tail.end else match.length
-            return match.total < held
-        if match.length < match.node.end:
-            return True
-        return any(key[0] in (b"", salt) for key in match.node.children or ())
-
-    def _held_elsewhere(self, namespace: Namespace, key: Key) -> int:
-        best = 0
-        for root in self.tree.roots().values():
-            # What a tenant holds hangs from the root or from the public path that these tokens take.
-            public = self.tree.match(root, b"", key, key_length(key)).node.path()
-            salts = {child_key[0] for node in [root, *public] for child_key in node.children or ()} | {b""}
-            for salt in salts:
-                best = max(best, self.tree.match(root, salt, key, key_length(key)).total)
-        return best
+        return explain_miss(self.tree, self.ghosts, namespace, key, allowed, see_all=see_all)
 
     def check(self) -> None:
         """Recount everything from scratch; raises `CacheInconsistent` listing every difference from the books."""

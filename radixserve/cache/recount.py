@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from radixserve.cache.block_pool import BlockPool, BlockState
-from radixserve.cache.radix_tree import Node, RadixTree
+from radixserve.cache.node import Node
+from radixserve.cache.radix_tree import RadixTree
 from radixserve.cache.token_key import key_slice
 
 if TYPE_CHECKING:
-    from radixserve.cache.prefix_cache import Lease
+    from radixserve.cache.lease import Lease
 
 
 def recount(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
 import logging
-import queue
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import msgspec
@@ -15,8 +12,9 @@ import msgspec
 from radixserve.config import EngineConfig
 from radixserve.engine.core import EngineCore
 from radixserve.engine.intake import check_messages, check_salt
-from radixserve.engine.loop import EngineLoop, Sink
-from radixserve.errors import EngineClosed, InvalidRequest, RequestFailed, UnsupportedFeature
+from radixserve.engine.loop import EngineLoop
+from radixserve.engine.streams import ChunkStream, Submission, collect, stream_chunks
+from radixserve.errors import InvalidRequest, RequestFailed, UnsupportedFeature
 from radixserve.messages import Explanation, GenerationChunk, GenerationOutput, SamplingParams, ScoreOutput
 
 if TYPE_CHECKING:
@@ -171,10 +169,10 @@ class Engine:
         before anything is queued, and `EngineClosed`.
         """
         prompts, single = self._prompts(prompt)
-        chunks = self._stream(prompts, sampling, priority, cache_salt, explain)
+        chunks = ChunkStream(self._loop, self._submission(prompts, sampling, priority, cache_salt, explain))
         if stream:
             return chunks
-        outputs = _collect(chunks, len(prompts))
+        outputs = collect(chunks, len(prompts))
         return outputs[0] if single else outputs
 
     async def agenerate(
@@ -189,7 +187,8 @@ class Engine:
         """`generate` for an event loop; cancelling the task aborts the requests."""
         prompts, single = self._prompts(prompt)
         outputs: dict[int, GenerationOutput] = {}
-        async for chunk in self._astream(prompts, sampling, priority, cache_salt, explain):
+        submission = self._submission(prompts, sampling, priority, cache_salt, explain)
+        async for chunk in stream_chunks(self._loop, submission):
             if chunk.output is not None:
                 outputs[chunk.prompt_index] = chunk.output
         ordered = [outputs[index] for index in range(len(prompts))]
@@ -209,7 +208,7 @@ class Engine:
         The requests are queued, and refused, when iteration begins.
         """
         prompts, _ = self._prompts(prompt)
-        return self._astream(prompts, sampling, priority, cache_salt, explain)
+        return stream_chunks(self._loop, self._submission(prompts, sampling, priority, cache_salt, explain))
 
     @overload
     def chat(
@@ -254,10 +253,9 @@ class Engine:
         Without ``max_tokens`` the answer may take what the context leaves. Raises as `generate` does.
         """
         tokens = self.apply_chat_template(messages, tools=tools)
-        chunks = self._stream(
-            [tokens], self.default_sampling if sampling is None else sampling, priority, cache_salt, explain
-        )
-        return chunks if stream else _collect(chunks, 1)[0]
+        params = self.default_sampling if sampling is None else sampling
+        chunks = ChunkStream(self._loop, self._submission([tokens], params, priority, cache_salt, explain))
+        return chunks if stream else collect(chunks, 1)[0]
 
     def apply_chat_template(
         self, messages: Sequence[dict[str, Any]], *, tools: Sequence[dict[str, Any]] | None = None
@@ -293,7 +291,8 @@ class Engine:
         if not tails or not all(tails):
             raise InvalidRequest("continuations", "must hold at least one token each")
         params = SamplingParams(max_tokens=0, prompt_logprobs=0, logprob_start=len(head), temperature=0)
-        outputs = _collect(self._stream([[*head, *tail] for tail in tails], params, 0, cache_salt, False), len(tails))
+        submission = self._submission([[*head, *tail] for tail in tails], params, cache_salt=cache_salt)
+        outputs = collect(ChunkStream(self._loop, submission), len(tails))
         scores = []
         for tail, output in zip(tails, outputs, strict=True):
             if output.error is not None:
@@ -359,26 +358,22 @@ class Engine:
                 raise InvalidRequest("prompt", "must be all texts or all token ids", "invalid_type")
         return prompts, False
 
-    def _additions(
+    def _submission(
         self,
         prompts: list[list[int]],
         sampling: SamplingParams | Sequence[SamplingParams] | None,
-        priority: int,
-        cache_salt: str | None,
-        explain: bool,
-        sink: Callable[[int], Sink],
-    ) -> list[tuple[str, Callable[[EngineCore], None], Sink]]:
-        params = self._params(sampling, len(prompts))
-        salt = check_salt(cache_salt)
-
-        def adder(rid: str, tokens: list[int], one: SamplingParams) -> Callable[[EngineCore], None]:
-            return lambda core: core.add(rid, tokens, one, priority=priority, salt=salt, explain=explain)
-
-        additions = []
-        for index, (tokens, one) in enumerate(zip(prompts, params, strict=True)):
-            rid = f"gen-{next(self._rids)}"
-            additions.append((rid, adder(rid, tokens, one), sink(index)))
-        return additions
+        priority: int = 0,
+        cache_salt: str | None = None,
+        explain: bool = False,
+    ) -> Submission:
+        return Submission(
+            [f"gen-{next(self._rids)}" for _ in prompts],
+            prompts,
+            self._params(sampling, len(prompts)),
+            priority,
+            check_salt(cache_salt),
+            explain,
+        )
 
     def _params(self, sampling: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
         if sampling is None:
@@ -393,103 +388,6 @@ class Engine:
         if len(sampling) != count:
             raise InvalidRequest("sampling", f"{len(sampling)} parameters for {count} prompts")
         return list(sampling)
-
-    def _stream(
-        self,
-        prompts: list[list[int]],
-        sampling: SamplingParams | Sequence[SamplingParams] | None,
-        priority: int,
-        cache_salt: str | None,
-        explain: bool,
-    ) -> Iterator[GenerationChunk]:
-        """Queue now, so that errors are raised by the call; the chunks come from the iterator that is returned."""
-        inbox: queue.SimpleQueue[tuple[int, GenerationChunk | Exception]] = queue.SimpleQueue()
-        additions = self._additions(
-            prompts, sampling, priority, cache_salt, explain, lambda index: lambda item: inbox.put((index, item))
-        )
-        self._loop.submit(additions).result()
-        return ChunkStream(inbox, [rid for rid, _, _ in additions], self._abandon)
-
-    async def _astream(
-        self,
-        prompts: list[list[int]],
-        sampling: SamplingParams | Sequence[SamplingParams] | None,
-        priority: int,
-        cache_salt: str | None,
-        explain: bool,
-    ) -> AsyncIterator[GenerationChunk]:
-        inbox: asyncio.Queue[tuple[int, GenerationChunk | Exception]] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        def sink(index: int) -> Sink:
-            def put(item: GenerationChunk | Exception) -> None:
-                loop.call_soon_threadsafe(inbox.put_nowait, (index, item))
-
-            return put
-
-        additions = self._additions(prompts, sampling, priority, cache_salt, explain, sink)
-        running = {index: rid for index, (rid, _, _) in enumerate(additions)}
-        try:
-            await asyncio.wrap_future(self._loop.submit(additions))
-            while running:
-                index, item = await inbox.get()
-                if isinstance(item, Exception):
-                    running.clear()
-                    raise item
-                if item.output is not None:
-                    del running[index]
-                yield msgspec.structs.replace(item, prompt_index=index)
-        finally:
-            self._abandon(running.values())
-
-    def _abandon(self, rids: Iterable[str]) -> None:
-        """Nobody listens to these any more."""
-        left = list(rids)
-        if left and not self._loop.closed:
-            with contextlib.suppress(EngineClosed):
-                self._loop.call(lambda core: core.abort(*left))
-
-
-class ChunkStream(Iterator[GenerationChunk]):
-    """The chunks of one or more generations as they come. Closing or dropping it aborts what still runs."""
-
-    def __init__(
-        self,
-        inbox: queue.SimpleQueue[tuple[int, GenerationChunk | Exception]],
-        rids: list[str],
-        abandon: Callable[[Iterable[str]], None],
-    ) -> None:
-        self._inbox = inbox
-        self._running = dict(enumerate(rids))
-        self._abandon = abandon
-
-    def __next__(self) -> GenerationChunk:
-        if not self._running:
-            raise StopIteration
-        try:
-            index, item = self._inbox.get()
-        except BaseException:
-            self.close()
-            raise
-        if isinstance(item, Exception):
-            self._running.clear()
-            raise item
-        if item.output is not None:
-            del self._running[index]
-        return msgspec.structs.replace(item, prompt_index=index)
-
-    def close(self) -> None:
-        """Abort what still runs; no more chunks come."""
-        running, self._running = self._running, {}
-        self._abandon(running.values())
-
-    def __del__(self) -> None:
-        self.close()
-
-
-def _collect(chunks: Iterator[GenerationChunk], count: int) -> list[GenerationOutput]:
-    outputs = {chunk.prompt_index: chunk.output for chunk in chunks if chunk.output is not None}
-    return [outputs[index] for index in range(count)]
 
 
 def _torch_dtype(name: str) -> Any:

@@ -12,7 +12,7 @@ import jinja2
 
 from radixserve.errors import InvalidRequest, ModelLoadError
 from radixserve.model.config_fields import read_json
-from radixserve.model.gguf import Metadata
+from radixserve.model.gguf_metadata import Metadata
 from radixserve.model.template_sandbox import CLOCK, Clock, Sandbox
 
 MAX_CHARACTERS = 16_000_000

@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from radixserve.errors import ModelLoadError, UnknownTokenizer
-from radixserve.model.gguf import Metadata
+from radixserve.model.gguf_metadata import Metadata
 from radixserve.model.token_bytes import SPACE_MARK, Alphabet
 from radixserve.model.tokenizer import SpecialTokens, Tokenizer
 

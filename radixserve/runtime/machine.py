@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from radixserve.errors import ConfigError
@@ -12,13 +11,6 @@ UNKNOWN_MEMORY = 4 << 30
 POOL_SHARE = 0.5
 POOL_LIMIT = 8 << 30
 UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge number
-
-
-def usable_cores() -> int:
-    """Cores in this process's affinity mask, lowered to the cgroup's CPU quota where one is set."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cpu_quota()
-    return max(1, cores if quota is None else min(cores, int(quota)))
 
 
 def available_memory(root: Path = Path("/")) -> int:
@@ -92,16 +84,6 @@ def _cgroup_available(root: Path) -> list[int | None]:
             if limit.isdigit() and used.isdigit() and int(limit) < UNLIMITED:
                 left.append(max(0, int(limit) - int(used)))
     return left
-
-
-def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Cores' worth of CPU time the cgroup at the root of the mount allows, None without a limit."""
-    fields = _read(root / "sys/fs/cgroup/cpu.max").split()
-    if len(fields) == 2 and fields[0].isdigit() and fields[1].isdigit():
-        return int(fields[0]) / int(fields[1])
-    quota = _read(root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us").strip()
-    period = _read(root / "sys/fs/cgroup/cpu/cpu.cfs_period_us").strip()
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
 
 
 def _read(path: Path) -> str:

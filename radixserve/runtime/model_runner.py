@@ -9,10 +9,10 @@ import torch
 from radixserve.attention.registry import create_attention
 from radixserve.model.decoder import Decoder
 from radixserve.model.torch_ops import TorchOps
+from radixserve.native.threads import usable_cores
 from radixserve.runtime.bit_promise import broken_promises
 from radixserve.runtime.forward_batch import ForwardBatch, Int64Array
 from radixserve.runtime.kv_store import KVStore
-from radixserve.runtime.machine import usable_cores
 from radixserve.runtime.plan_runner import HiddenStates, PlanRunner, RunnableModel
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from radixserve.cache.eviction import LeastRecentlyUsed
+from radixserve.cache.node import Match
 from radixserve.cache.prefix_cache import PrefixCache
-from radixserve.cache.radix_tree import Match, RadixTree
+from radixserve.cache.radix_tree import RadixTree
 from radixserve.cache.token_key import TOKEN_BYTES
 from radixserve.config import SchedulerConfig
-from radixserve.scheduler.budget import OutputEstimate
+from radixserve.scheduler.budget import CostModel, OutputEstimate
+from radixserve.scheduler.plan_builder import PlanBuilder
+from radixserve.scheduler.policy import WaitingQueue
 from radixserve.scheduler.request import Request
+
+_MAX_REFUSED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,11 @@ class StepForecast:
         self._cache = cache
         self._scratch = RadixTree(cache.block_size, LeastRecentlyUsed())
         self.spans: list[tuple[int, int]] = []
+
+    @property
+    def longest_start(self) -> int:
+        """Tokens that the request accepted with most of them has in place."""
+        return max((start for start, _ in self.spans), default=0)
 
     def look(self, request: Request) -> Forecast:
         """The forecast for ``request``, which is not accepted yet."""
@@ -69,15 +79,80 @@ class StepForecast:
 
 
 class Admission:
-    """Decides, block by block, whether a request fits beside those that run.
+    """Decides which of the ``waiting`` requests fit beside those that run: rows, tokens and blocks.
 
-    ``adaptive`` reserves an estimate of the output, ``reserve_max`` all of ``max_tokens``.
+    ``adaptive`` reserves an estimate of the output, ``reserve_max`` all of ``max_tokens``. ``cost`` predicts what a step
+    takes where its time is bounded.
     """
 
-    def __init__(self, config: SchedulerConfig, cache: PrefixCache) -> None:
+    def __init__(self, config: SchedulerConfig, cache: PrefixCache, waiting: WaitingQueue, cost: CostModel) -> None:
         self.estimate = OutputEstimate()
         self._config = config
         self._cache = cache
+        self._waiting = waiting
+        self._cost = cost
+
+    def budget(self, builder: PlanBuilder, context: int) -> int:
+        """Tokens left for requests that extend. Any of them, with up to ``context`` tokens in place, may get it all."""
+        left = self._config.max_batch_tokens - builder.num_tokens
+        target = self._config.itl_target_ms
+        if target is None or not builder.requests:
+            return left
+        work = sum(request.num_computed for request in builder.requests)
+        within = self._cost.tokens_within(target / 1000, builder.num_tokens, work, context, left)
+        # One block at least, or a target below what the decodes alone take would starve every prompt.
+        return max(within, min(left, self._cache.block_size))
+
+    def admit(
+        self, builder: PlanBuilder, running: list[Request], extends: list[Request], forecast: StepForecast
+    ) -> list[Request]:
+        """Take requests from the queue that fit the rows, the budget and the pool, in the queue's order.
+
+        ``running`` and among them ``extends``: the requests that go on. A request that does not fit the pool may be
+        passed by ones that do, as far as the queue allows.
+        """
+        rows = self._config.max_running - sum(request.rows for request in running)
+        if rows <= 0 or not len(self._waiting) or (self._config.batching == "static" and running):
+            return []
+        chunk = self._cache.block_size if self._config.chunked_prefill else self._config.max_batch_tokens
+        claimed = sum(min(request.remaining, chunk) for request in extends)
+        context = forecast.longest_start
+        budget = self.budget(builder, context)
+        blocks = self.free_blocks(running)
+        admitted: list[Request] = []
+        refused: list[Request] = []
+        while rows > 0 and claimed < budget and len(refused) < _MAX_REFUSED and self._may_be_passed(refused):
+            request = self._waiting.pop()
+            if request is None:
+                break
+            outlook = forecast.look(request)
+            samples = request.rows
+            needed = self.blocks_needed(request, outlook)
+            alone = not running and not admitted
+            if samples > rows or (needed > blocks and not alone):
+                refused.append(request)
+                continue
+            claim = request.num_tokens - outlook.start
+            if self._config.chunked_prefill:
+                claim = min(claim, chunk)
+            # The more a request has in place the longer each of its tokens takes.
+            within = self.budget(builder, max(context, outlook.start))
+            if claimed and claimed + claim > within:
+                refused.append(request)
+                break
+            context, budget = max(context, outlook.start), within
+            claimed += claim
+            rows -= samples
+            blocks -= needed
+            forecast.accept(request, outlook)
+            admitted.append(request)
+        for request in refused:
+            self._waiting.add(request)
+        return admitted
+
+    def _may_be_passed(self, refused: list[Request]) -> bool:
+        """Whether one more may be admitted before those that were popped and do not fit."""
+        return all(slack is None or slack > 0 for slack in map(self._waiting.slack, refused))
 
     def free_blocks(self, running: list[Request]) -> int:
         """Blocks that nothing running is expected to need, above the watermark."""
@@ -97,6 +172,5 @@ class Admission:
         """Blocks of all samples when the request has drawn what it is expected to."""
         left = request.max_tokens - request.num_output
         more = left if self._config.admission == "reserve_max" else self.estimate.tokens(left)
-        samples = 1 if request.forked else request.sampling.n
         own = self._cache.blocks_for(request.num_tokens + more)
-        return own + (samples - 1) * (own - request.num_tokens // self._cache.block_size)
+        return own + (request.rows - 1) * (own - request.num_tokens // self._cache.block_size)

@@ -6,7 +6,8 @@ import time
 
 import numpy as np
 
-from radixserve.cache.prefix_cache import Lease, PrefixCache
+from radixserve.cache.lease import Lease
+from radixserve.cache.prefix_cache import PrefixCache
 from radixserve.cache.token_key import TOKEN_BYTES, decode_tokens
 from radixserve.scheduler.budget import chunk_end
 from radixserve.scheduler.plan import PlanRow, StepPlan

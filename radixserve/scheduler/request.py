@@ -20,7 +20,7 @@ from radixserve.cache.token_key import Key, encode_tokens, key_length
 from radixserve.messages import FinishReason, SamplingParams, Timings, TokenLogprob
 
 if TYPE_CHECKING:
-    from radixserve.cache.prefix_cache import Lease
+    from radixserve.cache.lease import Lease
 
 
 class RequestState(enum.StrEnum):
@@ -136,6 +136,11 @@ class Request:
     def order(self) -> tuple[int, int]:
         """Sorts requests by seniority."""
         return (self.arrival, self.sample_index)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batch that it takes once its samples have parted."""
+        return 1 if self.forked else self.sampling.n
 
     @property
     def num_output(self) -> int:

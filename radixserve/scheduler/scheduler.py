@@ -14,21 +14,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from radixserve.cache.prefix_cache import Lease, PrefixCache
+from radixserve.cache.lease import Lease
+from radixserve.cache.prefix_cache import PrefixCache
 from radixserve.config import SchedulerConfig
 from radixserve.messages import FinishReason, TokenLogprob
 from radixserve.scheduler.admission import Admission, StepForecast
 from radixserve.scheduler.budget import CostModel, split_budget, step_work
 from radixserve.scheduler.plan import RowResult, StepPlan, StepResult
 from radixserve.scheduler.plan_builder import PlanBuilder
-from radixserve.scheduler.policy import ByPriority, FirstComeFirstServed, WaitingQueue
 from radixserve.scheduler.request import Request, RequestState, SampleGroup
-from radixserve.scheduler.tree_policy import DepthFirstWeight, LongestPrefixMatch
-
-_MAX_REFUSED = 8
+from radixserve.scheduler.waiting_queue import waiting_queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +59,6 @@ class _InFlight:
     before: list[tuple[int, int]]
 
 
-def _rows(request: Request) -> int:
-    """Rows that ``request`` takes once its samples have parted."""
-    return 1 if request.forked else request.sampling.n
-
-
-def _longest_start(spans: list[tuple[int, int]]) -> int:
-    return max((start for start, _ in spans), default=0)
-
-
-def waiting_queue(config: SchedulerConfig, cache: PrefixCache, context_length: int) -> WaitingQueue:
-    """The queue for ``config.policy``; without a prefix cache the orders that look at it are plain arrival."""
-    if config.policy == "priority":
-        return ByPriority()
-    if config.policy == "fcfs" or cache.config.prefix_cache != "on":
-        return FirstComeFirstServed()
-    if config.policy == "lpm":
-        return LongestPrefixMatch(cache, config.age_weight, context_length)
-    return DepthFirstWeight(cache)
-
-
 class Scheduler:
     """Owns all requests between `add` and their last `Update`.
 
@@ -98,7 +76,7 @@ class Scheduler:
         self.stats = SchedulerStats()
         self.step = 0
         self.requests: dict[str, Request] = {}
-        self._admission = Admission(config, cache)
+        self._admission = Admission(config, cache, self.waiting, self.cost)
         self._eos_ids = frozenset(eos_ids)
         self._groups: dict[str, SampleGroup] = {}
         self._suspects: deque[Request] = deque()
@@ -122,10 +100,6 @@ class Scheduler:
     def estimate(self) -> float:
         """The share of ``max_tokens`` that admission reserves."""
         return self._admission.estimate.share
-
-    def live(self) -> Iterator[Request]:
-        """Requests that have not finished."""
-        return iter(list(self.requests.values()))
 
     def add(self, request: Request) -> None:
         """Queue a validated request."""
@@ -221,9 +195,9 @@ class Scheduler:
         forecast = StepForecast(self.cache)
         for request in extends:
             forecast.accept(request, forecast.look(request))
-        admitted = [] if preempted else self._admit(builder, extends, forecast)
+        admitted = [] if preempted else self._admission.admit(builder, self.running, extends, forecast)
         if extends or admitted:
-            budget = self._budget(builder, _longest_start(forecast.spans))
+            budget = self._admission.budget(builder, forecast.longest_start)
             self._plan_extends(builder, extends + admitted, forecast.spans, budget)
         if not builder.requests and self.running:
             # Every running request needs blocks and none can have any: the last in line gives way, the others go on.
@@ -282,65 +256,6 @@ class Scheduler:
         self.stats.preemptions += 1
         self._admission.estimate.preempted()
         self.waiting.add(request)
-
-    def _budget(self, builder: PlanBuilder, context: int) -> int:
-        """Tokens left for requests that extend. Any of them, with up to ``context`` tokens in place, may get it all."""
-        left = self.config.max_batch_tokens - builder.num_tokens
-        target = self.config.itl_target_ms
-        if target is None or not builder.requests:
-            return left
-        work = sum(request.num_computed for request in builder.requests)
-        within = self.cost.tokens_within(target / 1000, builder.num_tokens, work, context, left)
-        # One block at least, or a target below what the decodes alone take would starve every prompt.
-        return max(within, min(left, self.cache.block_size))
-
-    def _admit(self, builder: PlanBuilder, extends: list[Request], forecast: StepForecast) -> list[Request]:
-        """Take requests from the queue that fit the rows, the budget and the pool, in the queue's order.
-
-        A request that does not fit the pool may be passed by ones that do, as far as the queue allows.
-        """
-        rows = self.config.max_running - sum(_rows(request) for request in self.running)
-        if rows <= 0 or not len(self.waiting) or (self.config.batching == "static" and self.running):
-            return []
-        chunk = self.cache.block_size if self.config.chunked_prefill else self.config.max_batch_tokens
-        claimed = sum(min(request.remaining, chunk) for request in extends)
-        context = _longest_start(forecast.spans)
-        budget = self._budget(builder, context)
-        blocks = self._admission.free_blocks(self.running)
-        admitted: list[Request] = []
-        refused: list[Request] = []
-        while rows > 0 and claimed < budget and len(refused) < _MAX_REFUSED and self._may_be_passed(refused):
-            request = self.waiting.pop()
-            if request is None:
-                break
-            outlook = forecast.look(request)
-            samples = _rows(request)
-            needed = self._admission.blocks_needed(request, outlook)
-            alone = not self.running and not admitted
-            if samples > rows or (needed > blocks and not alone):
-                refused.append(request)
-                continue
-            claim = request.num_tokens - outlook.start
-            if self.config.chunked_prefill:
-                claim = min(claim, chunk)
-            # The more a request has in place the longer each of its tokens takes.
-            within = self._budget(builder, max(context, outlook.start))
-            if claimed and claimed + claim > within:
-                refused.append(request)
-                break
-            context, budget = max(context, outlook.start), within
-            claimed += claim
-            rows -= samples
-            blocks -= needed
-            forecast.accept(request, outlook)
-            admitted.append(request)
-        for request in refused:
-            self.waiting.add(request)
-        return admitted
-
-    def _may_be_passed(self, refused: list[Request]) -> bool:
-        """Whether one more may be admitted before those that were popped and do not fit."""
-        return all(slack is None or slack > 0 for slack in map(self.waiting.slack, refused))
 
     def _plan_extends(
         self, builder: PlanBuilder, candidates: list[Request], spans: list[tuple[int, int]], budget: int

@@ -8,8 +8,8 @@ from collections.abc import Collection
 
 from sortedcontainers import SortedList
 
+from radixserve.cache.node import Node
 from radixserve.cache.prefix_cache import PrefixCache
-from radixserve.cache.radix_tree import Node
 from radixserve.scheduler.request import Request
 from radixserve.scheduler.waiting_index import Order, Spot, WaitingIndex
 

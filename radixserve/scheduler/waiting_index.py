@@ -15,8 +15,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterator
 
+from radixserve.cache.node import Node
 from radixserve.cache.prefix_cache import PrefixCache
-from radixserve.cache.radix_tree import Node
 from radixserve.cache.token_key import key_slice
 from radixserve.scheduler.request import Request
 

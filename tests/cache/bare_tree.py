@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from radixserve.cache.eviction import LeastRecentlyUsed
-from radixserve.cache.radix_tree import Node, RadixTree
+from radixserve.cache.node import Node
+from radixserve.cache.radix_tree import RadixTree
 from radixserve.cache.token_key import decode_tokens, encode_tokens
 
 NAME = ("m", "")

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from radixserve.cache.block_pool import BlockState
+from radixserve.cache.lease import Lease
 from radixserve.cache.namespace import Namespace
-from radixserve.cache.prefix_cache import Lease, PrefixCache
-from radixserve.cache.radix_tree import Node
+from radixserve.cache.node import Node
+from radixserve.cache.prefix_cache import PrefixCache
 from radixserve.cache.token_key import decode_tokens, encode_tokens
 from radixserve.config import CacheConfig
 from radixserve.errors import OutOfBlocks

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from radixserve.cache.eviction import EvictionHeap, LeastFrequentlyUsed, LeastRecentlyUsed, eviction_policy
-from radixserve.cache.radix_tree import Node
+from radixserve.cache.node import Node
 
 
 def _leaf(last_access: int = 0, hits: int = 0) -> Node:

@@ -7,8 +7,9 @@ from typing import Literal
 import pytest
 
 from radixserve.cache.block_pool import BlockState
+from radixserve.cache.lease import Lease
 from radixserve.cache.namespace import Namespace
-from radixserve.cache.prefix_cache import Lease, PrefixCache
+from radixserve.cache.prefix_cache import PrefixCache
 from radixserve.cache.token_key import encode_tokens
 from radixserve.config import CacheConfig
 from radixserve.errors import OutOfBlocks

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from radixserve.cache.eviction import LeastFrequentlyUsed
-from radixserve.cache.radix_tree import Node, RadixTree
+from radixserve.cache.node import Node
+from radixserve.cache.radix_tree import RadixTree
 from radixserve.cache.token_key import decode_tokens, encode_tokens
 from tests.cache.bare_tree import NAME, Tree, Watcher
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from radixserve.cache.block_pool import BlockState
-from radixserve.cache.prefix_cache import Lease, PrefixCache
-from radixserve.cache.radix_tree import Node
+from radixserve.cache.lease import Lease
+from radixserve.cache.node import Node
+from radixserve.cache.prefix_cache import PrefixCache
 from radixserve.config import CacheConfig
 from radixserve.errors import CacheInconsistent
 from tests.cache.driver import PUBLIC, Driver

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from radixserve.attention.torch_paged import TorchPagedAttention
-from radixserve.cache.prefix_cache import Lease
+from radixserve.cache.lease import Lease
 from radixserve.model.config import Architecture
 from radixserve.model.loader import LoadedModel
 from radixserve.runtime.forward_batch import ForwardBatch

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
 from radixserve.errors import ModelLoadError, UnknownTokenizer
-from radixserve.model.gguf import Metadata
+from radixserve.model.gguf_metadata import Metadata
 from radixserve.model.gguf_tokenizer import build_tokenizer
 from radixserve.model.token_bytes import BYTE_CHARACTERS
 from radixserve.model.tokenizer import Tokenizer

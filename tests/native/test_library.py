@@ -18,7 +18,6 @@ from radixserve.native.library import ISA_VARIABLE, NativeLibrary
 from radixserve.native.operations import linear
 from radixserve.native.packing import pack_dense
 from radixserve.native.program import Program
-from radixserve.native.threads import usable_cores
 from tests.native.steps import ALL_ISAS, batch_of, same_bits
 
 
@@ -98,24 +97,6 @@ def test_the_name_follows_the_sources(monkeypatch: pytest.MonkeyPatch, tmp_path:
         source_file.write("\n")
     assert build.library_name() != before
     assert build.library_name("thread") != build.library_name("address")
-
-
-@pytest.mark.parametrize(
-    ("files", "limit"),
-    [
-        ({"cpu.max": "50000 100000"}, 1),
-        ({"cpu.max": "max 100000"}, None),
-        ({"cpu/cpu.cfs_quota_us": "100000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({}, None),
-    ],
-)
-def test_threads_follow_affinity_and_quota(tmp_path: Path, files: dict[str, str], limit: int | None) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    cores = len(os.sched_getaffinity(0))
-    assert usable_cores(tmp_path) == (cores if limit is None else min(cores, limit))
 
 
 def test_thread_count_can_change_between_calls() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from radixserve.errors import ConfigError
 from radixserve.runtime import machine
-from radixserve.runtime.machine import UNKNOWN_MEMORY, available_memory, pool_blocks, usable_cores
+from radixserve.runtime.machine import UNKNOWN_MEMORY, available_memory, pool_blocks
 from tests.tiny_decoder import tiny_config
 
 
@@ -67,21 +67,6 @@ def test_available_memory(tmp_path: Path, files: dict[str, str], expected: int) 
 
 def test_this_machine() -> None:
     assert available_memory() > 0
-    assert usable_cores() >= 1
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, None),
-        ({"sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
-        ({"sys/fs/cgroup/cpu.max": "250000 100000\n"}, 2.5),
-        ({"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
-    ],
-)
-def test_cpu_quota(tmp_path: Path, files: dict[str, str], expected: float | None) -> None:
-    assert machine.cpu_quota(write(tmp_path, files)) == expected
 
 
 def test_pool_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from radixserve.cache.lease import Lease
 from radixserve.cache.namespace import Namespace
-from radixserve.cache.prefix_cache import Lease, PrefixCache
-from radixserve.cache.radix_tree import Match
+from radixserve.cache.node import Match
+from radixserve.cache.prefix_cache import PrefixCache
 from radixserve.cache.token_key import encode_tokens, key_length
 from radixserve.config import CacheConfig
 from radixserve.messages import SamplingParams

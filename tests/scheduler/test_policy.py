@@ -15,8 +15,8 @@ from radixserve.config import CacheConfig, SchedulerConfig
 from radixserve.messages import SamplingParams
 from radixserve.scheduler.policy import ByPriority, FirstComeFirstServed, OrderedQueue
 from radixserve.scheduler.request import Request
-from radixserve.scheduler.scheduler import waiting_queue
 from radixserve.scheduler.tree_policy import DepthFirstWeight, LongestPrefixMatch
+from radixserve.scheduler.waiting_queue import waiting_queue
 from tests.scheduler.machine import Machine
 from tests.scheduler.naive import Job, service
 

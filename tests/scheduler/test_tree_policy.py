@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixserve.cache.radix_tree import Node
+from radixserve.cache.node import Node
 from radixserve.scheduler.request import Request
 from radixserve.scheduler.tree_policy import DepthFirstWeight, LongestPrefixMatch
 from tests.scheduler.garden import Garden

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixserve.cache.radix_tree import Node
+from radixserve.cache.node import Node
 from radixserve.cache.token_key import key_slice
 from radixserve.scheduler.request import Request
 from radixserve.scheduler.waiting_index import WaitingIndex
