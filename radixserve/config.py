@@ -21,7 +21,8 @@ class ModelOptions:
     """Which model, and in what arithmetic.
 
     ``model``: ``smollm2``, a ``.gguf`` file, a Hugging Face directory or a hub id. ``dtype``: of weights,
-    activations and KV.
+    activations and KV. ``weights``: ``native`` keeps a quantized GGUF file's own blocks and rounds activations to int8 in groups of 16,
+    ``bf16`` dequantizes; ``auto`` is native where the file has such blocks, the native kernels run and ``dtype`` is bfloat16.
     ``kernels``: ``native`` is the package's own library of CPU kernels; ``auto`` takes it where it can be had for this
     model and block size, and ``torch`` otherwise. ``context_length``: lowers the model's own limit (tokens). ``attention``: the
     attention backend of the torch path; naming one chooses that path. ``threads``: of the forward pass (0 takes the cores this
@@ -30,6 +31,7 @@ class ModelOptions:
 
     model: str = "smollm2"
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    weights: Literal["auto", "native", "bf16"] = "auto"
     device: Literal["cpu"] = "cpu"
     context_length: int | None = None
     kernels: Literal["auto", "native", "torch"] = "auto"
@@ -66,7 +68,8 @@ class SchedulerConfig:
     only into an empty batch, ``chunked_prefill=False`` runs whole prompts: the baselines. ``admission=reserve_max``
     reserves all of ``max_tokens``;
     ``adaptive`` an estimate. ``watermark``: share of the pool admission leaves free. ``itl_target_ms``: bounds a step's
-    predicted time.
+    predicted time. ``fast_forward``: tokens that a constraint leaves no choice of are computed in one step; off takes one a step, with
+    the same output.
     """
 
     max_batch_tokens: int = 2048
@@ -78,6 +81,7 @@ class SchedulerConfig:
     admission: Literal["adaptive", "reserve_max"] = "adaptive"
     watermark: float = 0.01
     itl_target_ms: float | None = None
+    fast_forward: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ class EngineConfig:
         for part in (self.model, self.cache, self.scheduler):
             hints = typing.get_type_hints(type(part))
             for item in dataclasses.fields(part):
-                _check_type(item.name, getattr(part, item.name), hints[item.name])
+                check_type(item.name, getattr(part, item.name), hints[item.name])
         cache, scheduler = self.cache, self.scheduler
         _check_range("context_length", self.model.context_length, 2)
         _check_range("threads", self.model.threads, 0, 1024)
@@ -121,6 +125,10 @@ class EngineConfig:
         _check_range("ghost_tokens", cache.ghost_tokens, 0)
         _check_range("max_batch_tokens", scheduler.max_batch_tokens, 1)
         _check_range("max_running", scheduler.max_running, 1)
+        if self.model.weights == "bf16" and self.model.dtype != "bfloat16":
+            raise ConfigError(
+                "weights", f"bf16 contradicts dtype={self.model.dtype}, which dequantizes to {self.model.dtype}"
+            )
         if scheduler.max_batch_tokens < scheduler.max_running:
             raise ConfigError(
                 "max_batch_tokens",
@@ -147,8 +155,11 @@ _PARTS: dict[str, Any] = {"model": ModelOptions, "cache": CacheConfig, "schedule
 _OWNER = {item.name: part for part, cls in _PARTS.items() for item in dataclasses.fields(cls)}
 
 
-def _check_type(name: str, value: Any, hint: Any) -> None:
-    """Check ``value`` against a field's type: Literal, a plain type, or a union of such with None."""
+def check_type(name: str, value: Any, hint: Any) -> None:
+    """Check ``value`` against a field's type: Literal, a plain type, a tuple of texts, or a union of such with None.
+
+    Raises `ConfigError` naming the option. What should be a list of texts is not shown: it may hold a secret.
+    """
     choices = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for choice in choices:
         if typing.get_origin(choice) is Literal:
@@ -157,10 +168,15 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
         elif choice is float:
             if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
                 return
+        elif typing.get_origin(choice) is tuple:
+            if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+                return
         elif isinstance(value, choice) and not (choice is int and isinstance(value, bool)):
             return
     if typing.get_origin(hint) is Literal:
         raise ConfigError(name, f"must be one of {', '.join(typing.get_args(hint))}, not {value!r}")
+    if typing.get_origin(hint) is tuple:
+        raise ConfigError(name, "must be a list of texts")
     raise ConfigError(name, f"must be {getattr(hint, '__name__', hint)}, not {value!r}")
 
 

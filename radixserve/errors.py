@@ -7,6 +7,7 @@
     ├── InvalidRequest(param, code)        a request is refused before it is queued
     │   ├── ContextLengthExceeded          prompt + max_tokens beyond the model's context
     │   ├── PoolTooSmall                   the whole KV pool could not hold the request
+    │   ├── QueueFull(retry_after_s)       too many requests wait already
     │   └── UnsupportedFeature             known to the field, not done by this release
     ├── ModelLoadError                     a model cannot be read
     │   ├── ModelNotFound
@@ -16,6 +17,7 @@
     ├── NativeUnavailable                  the CPU kernel library cannot be built or loaded here
     ├── OutOfBlocks                        the pool is empty and nothing can be evicted
     ├── RequestFailed(rid)                 one request failed while it ran; the engine lives on
+    ├── MatcherFailed                      a grammar exceeded its limits of work while an output was made
     ├── EngineClosed                       a call on an engine that was shut down
     └── CacheInconsistent(facts)           ``PrefixCache.check()`` found the books wrong
 """
@@ -46,10 +48,13 @@ class InvalidRequest(RadixServeError, ValueError):
     """
 
     def __init__(self, param: str | None, message: str, code: str = "invalid_value") -> None:
-        super().__init__(f"{param}: {message}" if param else message)
+        super().__init__(param, message, code)
         self.param = param
         self.message = message
         self.code = code
+
+    def __str__(self) -> str:
+        return f"{self.param}: {self.message}" if self.param else self.message
 
 
 class ContextLengthExceeded(InvalidRequest):
@@ -58,8 +63,10 @@ class ContextLengthExceeded(InvalidRequest):
     def __init__(self, limit: int, prompt_tokens: int, max_tokens: int, param: str = "prompt") -> None:
         super().__init__(
             param,
-            f"this model's maximum context length is {limit} tokens, but {prompt_tokens + max_tokens} tokens were "
-            f"requested ({prompt_tokens} in the prompt, {max_tokens} for the output)",
+            # Two clients tell this error by these very words: "this model's maximum context length is" and "prompt is too
+            # long".
+            f"this model's maximum context length is {limit} tokens and the prompt is too long for the output wanted: "
+            f"{prompt_tokens + max_tokens} tokens were requested ({prompt_tokens} in the prompt, {max_tokens} for the output)",
             "context_length_exceeded",
         )
         self.limit = limit
@@ -79,6 +86,14 @@ class PoolTooSmall(InvalidRequest):
         )
         self.needed = needed
         self.held = held
+
+
+class QueueFull(InvalidRequest):
+    """Too many requests wait already; ``retry_after_s`` is when it is worth trying again."""
+
+    def __init__(self, waiting: int, retry_after_s: int) -> None:
+        super().__init__(None, f"{waiting} requests are waiting already; try again later", "queue_full")
+        self.retry_after_s = retry_after_s
 
 
 class UnsupportedFeature(InvalidRequest):
@@ -128,6 +143,10 @@ class RequestFailed(RadixServeError):
         super().__init__(f"request {rid}: {reason}")
         self.rid = rid
         self.reason = reason
+
+
+class MatcherFailed(RadixServeError):
+    """A grammar's matcher cannot go on: its limits of work are exceeded, or it was given what the grammar does not take."""
 
 
 class EngineClosed(RadixServeError):

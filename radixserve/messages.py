@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from radixserve.constraints import Constraint, check_constraint
 from radixserve.errors import InvalidRequest
 
 MAX_LOGPROBS = 128
@@ -17,7 +18,10 @@ MAX_SAMPLES = 128
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 4096
 MAX_STOP_TOKENS = 1024
+MAX_STOP_PATTERNS = 4
+MAX_STOP_PATTERN_LENGTH = 1024
 MAX_LOGIT_BIAS = 65536
+MAX_LOGPROB_TOKENS = 128
 
 
 class FinishReason(enum.StrEnum):
@@ -27,6 +31,10 @@ class FinishReason(enum.StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+
+
+# How hidden states of a prompt's tokens become one vector: their mean, or the last one.
+Pooling = Literal["mean", "last"]
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -41,6 +49,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ``presence_penalty``: OpenAI's, over the output only.
     ``logit_bias``: token id -> added to the logit.
     ``stop``: strings; the output ends before the first of them (after it with ``include_stop``).
+    ``stop_regex``: patterns; the output ends after the first match of one (in a linear-time dialect without anchors).
     ``stop_token_ids``: added to the model's own end tokens, which ``ignore_eos`` turns off.
     ``seed``: with the sample index and the position it fixes every draw; None lets the engine choose one.
     ``n``: parallel samples from one prefill.
@@ -48,6 +57,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     from position ``logprob_start`` on (position 0 has none).
     ``logprobs_mode``: ``raw`` is the model's log-softmax; ``processed`` is after penalties, bias, temperature and
     filters.
+    ``logprob_token_ids``: tokens whose logprobs are given at every place that has any.
+    ``constraint``: what the output must look like (`radixserve.constraints`); the model's end tokens are drawn only where
+    it is complete, and an output that ``max_tokens`` cuts says ``length``. ``finish_json``: with a constraint, the output is
+    brought to a valid end within ``max_tokens``; ``stop_reason`` is ``finish_json`` where that cut it short.
     """
 
     max_tokens: int | None = None
@@ -71,6 +84,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prompt_logprobs: int | None = None
     logprob_start: int = 0
     logprobs_mode: Literal["raw", "processed"] = "raw"
+    constraint: Constraint | None = None
+    finish_json: bool = False
+    logprob_token_ids: tuple[int, ...] = ()
+    stop_regex: tuple[str, ...] = ()
 
     @property
     def needs_history(self) -> bool:
@@ -95,13 +112,45 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _integer("logprobs", self.logprobs, 0, min(MAX_LOGPROBS, vocab_size), optional=True)
         _integer("prompt_logprobs", self.prompt_logprobs, 0, min(MAX_LOGPROBS, vocab_size), optional=True)
         _integer("logprob_start", self.logprob_start, 0)
-        for name in ("include_stop", "ignore_eos", "skip_special_tokens"):
+        for name in ("include_stop", "ignore_eos", "skip_special_tokens", "finish_json"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequest(name, "must be true or false", "invalid_type")
         if self.logprobs_mode not in ("raw", "processed"):
             raise InvalidRequest("logprobs_mode", f"must be 'raw' or 'processed', not {self.logprobs_mode!r}")
         self._validate_stops(vocab_size)
         self._validate_bias(vocab_size)
+        if self.constraint is not None:
+            check_constraint(self.constraint)
+        elif self.finish_json:
+            raise InvalidRequest("finish_json", "needs a constraint")
+        self._validate_logprob_tokens(vocab_size)
+        self._validate_patterns()
+
+    def _validate_logprob_tokens(self, vocab_size: int) -> None:
+        if not isinstance(self.logprob_token_ids, (tuple, list)):
+            raise InvalidRequest("logprob_token_ids", "must be a sequence of token ids", "invalid_type")
+        if len(self.logprob_token_ids) > MAX_LOGPROB_TOKENS:
+            raise InvalidRequest("logprob_token_ids", f"at most {MAX_LOGPROB_TOKENS} ids are taken")
+        for token in self.logprob_token_ids:
+            _integer("logprob_token_ids", token, 0, vocab_size - 1)
+        if self.logprob_token_ids and self.logprobs is None and self.prompt_logprobs is None:
+            raise InvalidRequest("logprob_token_ids", "needs logprobs or prompt_logprobs")
+
+    def _validate_patterns(self) -> None:
+        if not isinstance(self.stop_regex, (tuple, list)):
+            raise InvalidRequest("stop_regex", "must be a sequence of patterns", "invalid_type")
+        for pattern in self.stop_regex:
+            if not isinstance(pattern, str):
+                raise InvalidRequest("stop_regex", "must be a sequence of patterns", "invalid_type")
+        if len(self.stop_regex) > MAX_STOP_PATTERNS:
+            raise InvalidRequest(
+                "stop_regex", f"{len(self.stop_regex)} patterns, at most {MAX_STOP_PATTERNS} are taken"
+            )
+        longest = max(map(len, self.stop_regex), default=0)
+        if longest > MAX_STOP_PATTERN_LENGTH:
+            raise InvalidRequest(
+                "stop_regex", f"a pattern has {longest} characters, at most {MAX_STOP_PATTERN_LENGTH} are taken"
+            )
 
     def _validate_stops(self, vocab_size: int) -> None:
         if not isinstance(self.stop, (tuple, list)):
@@ -157,13 +206,16 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     """Natural-log probability of one token, and the most likely tokens at its place.
 
     ``top`` holds (id, logprob) pairs, most likely first, ties by lowest id; it may leave out the chosen token, whose
-    own logprob and ``rank`` (1 = most likely) are always given.
+    own logprob and ``rank`` (1 = most likely) are always given. ``forced``: it was not drawn, the request's constraint left
+    no choice; its logprob is the model's raw one. ``asked``: the logprobs of the tokens of ``logprob_token_ids``, in their order.
     """
 
     token_id: int
     logprob: float
     rank: int
     top: tuple[tuple[int, float], ...] = ()
+    forced: bool = False
+    asked: tuple[tuple[int, float], ...] = ()
 
 
 class Timings(msgspec.Struct, kw_only=True):
@@ -221,7 +273,9 @@ class GenerationOutput(msgspec.Struct, kw_only=True):
     """What one prompt brought. The fields of sample 0 are at the top; ``samples`` holds all when ``n`` > 1.
 
     ``prompt_logprobs[i]`` belongs to prompt token ``i`` and is None where none was asked for (always at 0).
-    ``cached_tokens`` counts prompt tokens whose KV this request did not have to compute.
+    ``cached_tokens`` counts prompt tokens whose KV this request did not have to compute. ``embedding``: the pooled final
+    hidden states of the prompt, of length 1, where they were asked for. ``error_param``: the sampling field that an ``error`` is
+    owed to (what it asks for is too much work for this output); None for the engine's own failures.
     """
 
     rid: str
@@ -239,13 +293,34 @@ class GenerationOutput(msgspec.Struct, kw_only=True):
     samples: list[SampleOutput] = []
     error: str | None = None
     explanation: Explanation | None = None
+    embedding: list[float] | None = None
+    error_param: str | None = None
+
+    @property
+    def all_samples(self) -> list[SampleOutput]:
+        """Every sample, also where there is only one and its fields are at the top."""
+        if self.samples:
+            return self.samples
+        return [
+            SampleOutput(
+                index=0,
+                text=self.text,
+                token_ids=self.token_ids,
+                finish_reason=self.finish_reason,
+                stop_reason=self.stop_reason,
+                logprobs=self.logprobs,
+                error=self.error,
+            )
+        ]
 
 
-class GenerationChunk(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A piece of sample ``index`` of prompt ``prompt_index``.
 
     ``text`` may lag behind ``token_ids`` (an incomplete character, what could become a stop string).
     ``finish_reason`` comes once per sample, with its last piece; ``output`` with the last piece of the prompt.
+    ``stop_reason`` comes with it, as `GenerationOutput` has it. With the first piece of the prompt come ``cached_tokens`` and,
+    where they were asked for, ``prompt_logprobs``.
     """
 
     rid: str
@@ -256,6 +331,9 @@ class GenerationChunk(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: list[TokenLogprob] = []
     finish_reason: FinishReason | None = None
     output: GenerationOutput | None = None
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    stop_reason: str | int | None = None
+    cached_tokens: int | None = None
 
 
 class ScoreOutput(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 from packaging.requirements import Requirement
 
-from radixserve.cli.flags import engine_flags, sampling_flags
+from radixserve.cli.flags import constraint_flags, engine_flags, sampling_flags, server_flags
 from radixserve.config import EngineConfig
 from radixserve.errors import ConfigError
 from radixserve.messages import SamplingParams
@@ -37,7 +37,15 @@ def _written(default: Any) -> str:
     return f"`{('off', 'on')[default] if isinstance(default, bool) else default}`"
 
 
-@pytest.mark.parametrize(("heading", "flags"), [("Engine options", engine_flags), ("Sampling", sampling_flags)])
+@pytest.mark.parametrize(
+    ("heading", "flags"),
+    [
+        ("Engine options", engine_flags),
+        ("Sampling", sampling_flags),
+        ("Constraint", constraint_flags),
+        ("Server options", server_flags),
+    ],
+)
 def test_every_option_is_documented_with_default_and_choices(heading: str, flags: Any) -> None:
     rows = _rows(heading)
     assert list(rows) == [flag.option for flag in flags()]
@@ -85,7 +93,8 @@ def test_a_sampling_field_of_another_engine_is_refused_by_name(field: str) -> No
 
 
 def test_the_quick_start_uses_what_exists() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (code,) = [block for block in blocks if block.startswith("from radixserve ")]
     calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
     fields = {
         keyword.arg

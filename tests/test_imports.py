@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +14,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LEAVES = {"errors", "messages", "config"}
+LEAVES = {"errors", "constraints", "messages", "config"}
+# How a model reads and writes text, which a server needs as well as an engine.
+TEXT = {"model.text", "model.tokenizer", "model.chat_template"}
 
 # Part of radixserve -> parts (or single modules) it may import besides itself, each spelled out.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
-    "messages": {"errors"},
+    "constraints": {"errors"},
+    "messages": {"errors", "constraints"},
     "config": {"errors"},
     "cache": LEAVES,
     "native": LEAVES,
@@ -26,12 +32,28 @@ ALLOWED: dict[str, set[str]] = {
     "scheduler": LEAVES | {"cache"},
     # StepPlan and StepResult are the contract between scheduler and runner: the runner sees them, not the scheduler.
     "runtime": LEAVES | {"attention", "model", "native", "scheduler.plan"},
-    "engine": LEAVES | {"scheduler", "cache", "runtime", "attention", "model", "native", "grammar"},
-    "server": LEAVES | {"engine", "scheduler", "cache", "grammar"},
-    "cli": LEAVES | {"server", "engine", "cache"},
+    "engine": LEAVES | {"chat", "scheduler", "cache", "runtime", "attention", "model", "native", "grammar"},
+    "chat": LEAVES | TEXT,
+    "server": LEAVES | TEXT | {"chat", "engine", "scheduler", "cache", "grammar"},
+    # Steps are taken apart from outside: plans, batches and runners are what it looks at.
+    "bench": LEAVES | {"engine", "scheduler.plan", "runtime", "model", "native"},
+    "cli": LEAVES | {"server", "engine", "cache", "bench"},
     "__init__": LEAVES | {"engine"},
 }
-WITHOUT_TORCH = ("scheduler", "cache", "server")
+# The server's process has no use for torch: what it shares with the engine must not bring it along.
+WITHOUT_TORCH = (
+    "scheduler",
+    "cache",
+    "grammar",
+    "chat",
+    "server",
+    "model.text",
+    "engine.client",
+    "engine.intake",
+    "engine.socket_client",
+    "engine.stream_client",
+    "engine.wire",
+)
 TORCH = {"torch", "transformers", "safetensors.torch"}
 
 
@@ -44,6 +66,7 @@ class Import:
     eager: bool
 
 
+@functools.cache
 def imports(source: str) -> list[Import]:
     """All imports of a module that can ever run; those under ``if TYPE_CHECKING`` never do."""
     return list(_walk(ast.parse(source).body, eager=True))
@@ -130,6 +153,15 @@ def test_imports_go_one_way(radixserve: dict[str, str]) -> None:
 def test_the_order_has_no_cycle() -> None:
     below = {part: {name for name in names if "." not in name} for part, names in ALLOWED.items()}
     graphlib.TopologicalSorter(below).prepare()
+
+
+def test_the_server_process_really_has_no_torch() -> None:
+    program = (
+        "import sys, radixserve.server.serving, radixserve.model.text, radixserve.engine.socket_client\n"
+        "sys.exit(' '.join(name for name in ('torch', 'transformers') if name in sys.modules) or 0)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr.strip()) == (0, "")
 
 
 @pytest.mark.parametrize("part", WITHOUT_TORCH)

@@ -24,7 +24,7 @@ def explain_miss(
     if match.total > allowed:
         why = "the last token is always computed, its logits are needed"
         if allowed < total - 1:
-            why = "logprobs of prompt tokens are wanted from here on"
+            why = "logprobs or hidden states of prompt tokens are wanted from here on"
         return Explanation("capped", cached, cached, total, why)
     remembered, ghost = ghosts.find(namespace.tree, namespace.salt, key)
     if ghost is not None and remembered > match.total:

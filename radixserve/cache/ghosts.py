@@ -90,8 +90,12 @@ class GhostLog:
                     best, found = common, self._ghosts[place]
         return best, found
 
-    def clear(self) -> None:
-        """Forget all."""
+    def clear(self, salt: bytes | None = None) -> None:
+        """Forget all, or all of ``salt``."""
+        if salt is not None:
+            for place in [place for place in self._ghosts if place[1] == salt]:
+                self._forget(place)
+            return
         self._ghosts.clear()
         self._order.clear()
         self.num_tokens = 0

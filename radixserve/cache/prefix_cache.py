@@ -20,6 +20,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from radixserve.cache.access_times import AccessTimes
 from radixserve.cache.block_pool import BlockPool
 from radixserve.cache.eviction import eviction_policy
 from radixserve.cache.explain import explain_miss
@@ -67,6 +68,7 @@ class PrefixCache:
         self.tree = RadixTree(config.block_size, eviction_policy(config.eviction))
         self.ghosts = GhostLog(config.ghost_tokens)
         self.stats = CacheStats()
+        self.access_times = AccessTimes()
         self.leases: set[Lease] = set()
         self._copies: dict[int, list[Node]] = {}
         self._detached: list[Node] = []
@@ -187,12 +189,16 @@ class PrefixCache:
         else:
             self._drop(node.blocks)
 
+    def may_rematch(self, lease: Lease, limit: int) -> bool:
+        """Whether `rematch` looks at all: for less than a block it does not."""
+        return self.config.prefix_cache != "force_miss" and lease.node.end + self.block_size <= limit
+
     def rematch(self, lease: Lease, key: Key, num_computed: int, limit: int) -> int:
         """Move a lease on to what others have put into the tree meanwhile; returns the new ``num_computed``.
 
         Nothing changes unless that is more than the request has computed itself.
         """
-        if self.config.prefix_cache == "force_miss" or lease.node.end + self.block_size > limit:
+        if not self.may_rematch(lease, limit):
             return num_computed
         match = self.tree.match(lease.node, lease.namespace.salt, key, limit)
         if match.total <= num_computed:
@@ -368,11 +374,22 @@ class PrefixCache:
         self.stats.evicted_blocks += evicted
         return evicted
 
-    def flush(self) -> int:
-        """Evict everything that no lease holds and forget all ghosts; returns the number of blocks."""
-        blocks = self.evict(self.tree.evictable_blocks)
-        self.ghosts.clear()
+    def flush(self, salt: bytes | None = None) -> int:
+        """Drop everything that no lease holds and forget all ghosts, or those of ``salt`` alone; returns the number of blocks."""
+        if salt is None:
+            blocks = self.evict(self.tree.evictable_blocks)
+            self.ghosts.clear()
+            return blocks
+        blocks = 0
+        for eviction in self.tree.remove_salt(salt):
+            self.pool.free(eviction.blocks)
+            blocks += len(eviction.blocks)
+        self.ghosts.clear(salt)
         return blocks
+
+    def mark_time(self, now: float) -> None:
+        """It is ``now`` (seconds of a clock that never goes back); called once a step."""
+        self.access_times.sample(self.tree.clock, now)
 
     def _remember(self, eviction: Eviction, *, failed: bool, wanted: int, locked: int) -> None:
         ghost = Ghost(
@@ -421,6 +438,7 @@ class PrefixCache:
             self.pool = BlockPool(self.pool.total)
             self.tree = RadixTree(self.block_size, eviction_policy(self.config.eviction))
             self.tree.observer = observer
+            self.access_times = AccessTimes()
             self._copies.clear()
             self._detached.clear()
             return False

@@ -41,6 +41,11 @@ class RadixTree:
         self._pending: dict[int, list[Node]] = {}
         self._clock = 0
 
+    @property
+    def clock(self) -> int:
+        """Logical time: the ``last_access`` of what is used now."""
+        return self._clock
+
     # ---------------------------------------------------------------- look
 
     def root(self, tree: tuple[str, str]) -> Node:
@@ -107,6 +112,23 @@ class RadixTree:
         if salt and (child := children.get((salt, block))) is not None:
             found.append(child)
         return found
+
+    def visible_children(self, node: Node, salt: bytes | None, most: int) -> tuple[list[Node], int]:
+        """Up to ``most`` children that are seen under ``salt`` (None: all), in order, and how many more there are."""
+        children = node.children
+        if not children:
+            return [], 0
+        if salt is None:
+            ranges = [(0, len(children))]
+        else:
+            # Below a salted node all is of its salt.
+            salts = {b"", salt} if node.salt == b"" else {node.salt}
+            ranges = [
+                (children.bisect_left((own, b"")), children.bisect_left((own + b"\0", b""))) for own in sorted(salts)
+            ]
+        indices = [index for low, high in ranges for index in range(low, min(high, low + most))][:most]
+        found = [children.peekitem(index)[1] for index in indices]
+        return found, sum(high - low for low, high in ranges) - len(found)
 
     def _follow(self, child: Node, key: Key, limit: int) -> int:
         """Tokens matched from the root, in whole blocks, along ``child``'s edge whose first block is known to match."""
@@ -345,6 +367,12 @@ class RadixTree:
         """Remove one unlocked leaf."""
         assert node.evictable, "only an unlocked leaf is removed"
         return self._trim(node, len(node.blocks))
+
+    def remove_salt(self, salt: bytes) -> list[Eviction]:
+        """Remove every node of ``salt`` that is not locked."""
+        # Children come after their parents, so each is a leaf by the time it is its turn.
+        nodes = [node for node in self.nodes() if node.salt == salt]
+        return [self.remove(node) for node in reversed(nodes) if node.evictable]
 
     def roll_back(self, step: int) -> list[Eviction]:
         """Remove the nodes pending on ``step``, which failed; all leases on them were let go of."""

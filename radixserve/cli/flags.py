@@ -1,7 +1,7 @@
 """Command-line flags made from the classes that define the options, so that nothing is declared twice.
 
-A command takes ``options: EngineOptions`` and ``sampling: SamplingFields``; `expand_flags` replaces these two
-parameters by one flag for each engine option and each sampling field. Both mappings hold only what was given on the
+A command takes some of ``options: EngineOptions``, ``sampling: SamplingFields`` and ``server: ServerFields``;
+`expand_flags` replaces these parameters by one flag an option. The mappings hold only what was given on the
 command line: every default stays where it is defined.
 """
 
@@ -19,13 +19,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from radixserve.cli.help_text import ENGINE_HELP, SAMPLING_HELP
+from radixserve.cli.constraint_flags import CONSTRAINT_HELP, CONSTRAINT_TYPES, constraint_of
+from radixserve.cli.help_text import ENGINE_HELP, SAMPLING_HELP, SERVER_HELP
 from radixserve.config import EngineConfig
 from radixserve.errors import InvalidRequest
 from radixserve.messages import SamplingParams
+from radixserve.server.options import ServerOptions
 
 EngineOptions = dict[str, Any]
 SamplingFields = dict[str, Any]
+ServerFields = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,38 +69,66 @@ class Flag:
         return tuple(given) if typing.get_origin(self.hint) is tuple else given
 
 
-def engine_flags() -> Iterator[Flag]:
-    """One flag for each option of `EngineConfig`, in the order of its parts."""
+def engine_flags(*, beside_sampling: bool = True) -> Iterator[Flag]:
+    """One flag for each option of `EngineConfig`, in the order of its parts.
+
+    ``beside_sampling``: the command has the sampling fields too, so what both call by one name is told apart.
+    """
     default = EngineConfig()
     hints = typing.get_type_hints(EngineConfig)
     for part in dataclasses.fields(EngineConfig):
         value = getattr(default, part.name)
         if not dataclasses.is_dataclass(value):
-            yield _engine_flag(part.name, hints[part.name], value, "Engine")
+            yield _engine_flag(part.name, hints[part.name], value, "Engine", beside_sampling)
             continue
         part_hints = typing.get_type_hints(type(value))
         for item in dataclasses.fields(value):
-            yield _engine_flag(item.name, part_hints[item.name], getattr(value, item.name), part.name.capitalize())
+            panel = part.name.capitalize()
+            yield _engine_flag(item.name, part_hints[item.name], getattr(value, item.name), panel, beside_sampling)
+
+
+def server_flags() -> Iterator[Flag]:
+    """One flag for each field of `ServerOptions`, grouped by topic."""
+    hints = typing.get_type_hints(ServerOptions)
+    for item in dataclasses.fields(ServerOptions):
+        panel, text = SERVER_HELP.get(item.name, ("Server", ""))
+        yield Flag(item.name, item.name, hints[item.name], item.default, text, panel)
 
 
 def sampling_flags() -> Iterator[Flag]:
-    """One flag for each field of `SamplingParams`."""
+    """One flag for each field of `SamplingParams` but the constraint, which has several of its own."""
     default = SamplingParams()
     for item in msgspec.structs.fields(SamplingParams):
+        if item.name == "constraint":
+            continue
         value = getattr(default, item.name)
         yield Flag(item.name, item.name, item.type, value, SAMPLING_HELP.get(item.name, ""), "Sampling")
 
 
+def constraint_flags() -> Iterator[Flag]:
+    """One flag for each kind of constraint."""
+    for name, hint in CONSTRAINT_TYPES.items():
+        yield Flag(name, name, hint, None, CONSTRAINT_HELP[name], "Constraint")
+
+
 def expand_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """``command`` with its parameters ``options`` and ``sampling`` replaced by one flag an option."""
-    groups = {"options": tuple(engine_flags()), "sampling": tuple(sampling_flags())}
+    """``command`` with its parameters ``options``, ``sampling`` and ``server`` replaced by one flag an option."""
     signature = inspect.signature(command, eval_str=True)
+    beside_sampling = "sampling" in signature.parameters
+    made = {
+        "options": lambda: engine_flags(beside_sampling=beside_sampling),
+        "sampling": lambda: (*sampling_flags(), *constraint_flags()),
+        "server": server_flags,
+    }
+    groups = {name: tuple(flags()) for name, flags in made.items() if name in signature.parameters}
 
     @functools.wraps(command)
     def expanded(**keywords: Any) -> None:
         for group, flags in groups.items():
             given = {flag.option: (flag, keywords.pop(flag.keyword)) for flag in flags}
             keywords[group] = {name: flag.value(value) for name, (flag, value) in given.items() if value is not None}
+        if "sampling" in groups:
+            _gather_constraint(keywords["sampling"])
         command(**keywords)
 
     parameters: list[inspect.Parameter] = []
@@ -111,9 +142,17 @@ def expand_flags(command: Callable[..., None]) -> Callable[..., None]:
     return expanded
 
 
-def _engine_flag(name: str, hint: Any, default: Any, panel: str) -> Flag:
-    keyword = f"engine_{name}" if name in SamplingParams.__struct_fields__ else name
+def _engine_flag(name: str, hint: Any, default: Any, panel: str, beside_sampling: bool) -> Flag:
+    keyword = f"engine_{name}" if beside_sampling and name in SamplingParams.__struct_fields__ else name
     return Flag(name, keyword, hint, default, ENGINE_HELP.get(name, ""), panel)
+
+
+def _gather_constraint(sampling: SamplingFields) -> None:
+    """Put the constraint itself in the place of the flags that ask for it."""
+    given = {name: sampling.pop(name) for name in CONSTRAINT_TYPES if name in sampling}
+    constraint = constraint_of(given)
+    if constraint is not None:
+        sampling["constraint"] = constraint
 
 
 def _flag_type(hint: Any) -> tuple[Any, str | None]:

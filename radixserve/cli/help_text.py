@@ -9,6 +9,7 @@ from __future__ import annotations
 ENGINE_HELP: dict[str, str] = {
     "model": "smollm2, a .gguf file, a Hugging Face directory or a hub id.",
     "dtype": "Arithmetic of weights, activations and KV.",
+    "weights": "Keep a quantized GGUF file's own blocks (native) or dequantize them (bf16); auto keeps them where it can.",
     "device": "Where the forward pass runs.",
     "context_length": "Lower the model's own context limit, in tokens.",
     "kernels": "The package's own CPU kernels or torch; auto takes the kernels where they can be had.",
@@ -30,6 +31,7 @@ ENGINE_HELP: dict[str, str] = {
     "admission": "Reserve an adaptive estimate of the output, or all of it.",
     "watermark": "Share of the pool that admission leaves free.",
     "itl_target_ms": "Keep the predicted time of a step under this many milliseconds.",
+    "fast_forward": "Compute tokens that a constraint leaves no choice of in one step; off takes one a step.",
     "seed": "Seed from which requests without their own get theirs.",
 }
 
@@ -46,6 +48,7 @@ SAMPLING_HELP: dict[str, str] = {
     "logit_bias": "Add BIAS to the logit of token ID; may be repeated.",
     "stop": "End the output before this string; may be repeated.",
     "stop_token_ids": "End the output at this token, as well as at the model's own; may be repeated.",
+    "stop_regex": "End the output after the first match of this pattern; may be repeated.",
     "include_stop": "Keep the stop string that ended the output.",
     "ignore_eos": "Go on past the model's end tokens.",
     "skip_special_tokens": "Leave special tokens out of the text.",
@@ -55,4 +58,30 @@ SAMPLING_HELP: dict[str, str] = {
     "prompt_logprobs": "Log-probabilities of the prompt with this many alternatives (shown with --json).",
     "logprob_start": "First prompt position of --prompt-logprobs.",
     "logprobs_mode": "Before (raw) or after (processed) penalties, bias, temperature and filters.",
+    "finish_json": "Bring a constrained output to a valid end within --max-tokens.",
+    "logprob_token_ids": "Give the log-probability of this token at every place too; may be repeated (shown with --json).",
+}
+
+# Topic and help.
+SERVER_HELP: dict[str, tuple[str, str]] = {
+    "host": ("Server", "Address to listen on."),
+    "port": ("Server", "Port to listen on; 0 takes a free one."),
+    "served_model_name": ("Server", "Name that clients ask for the model by; may be repeated."),
+    "public_prompt": ("Server", "File whose text all callers may share as a cached prefix; may be repeated."),
+    "stored_responses": ("Server", "Answers of /v1/responses that are kept for previous_response_id."),
+    "retokenize_history": ("Server", "Tokenize earlier answers again instead of re-using their token ids."),
+    "api_key": (
+        "Access",
+        "Key that opens the API; may be repeated. RADIXSERVE_API_KEY keeps it out of the process list.",
+    ),
+    "admin_key": ("Access", "Key for the whole view of the cache, flushing all of it and aborting others' requests."),
+    "cors": ("Access", "Origin that browsers may call from, * for all; may be repeated."),
+    "max_queued_requests": ("Limits", "Prompts that may wait for their first token; more are answered with 429."),
+    "max_body_mb": ("Limits", "Largest request body in MiB, unpacked."),
+    "request_timeout_s": ("Limits", "End a request that takes longer; 0 is off."),
+    "grace_s": ("Limits", "Seconds that requests may run on after the server was told to stop."),
+    "keepalive_s": ("Limits", "A silent stream carries a comment that often, in seconds."),
+    "log_level": ("Logs", "What is logged."),
+    "log_format": ("Logs", "Text for people, or one JSON object a line."),
+    "log_prompts": ("Logs", "Log prompts and outputs as well."),
 }

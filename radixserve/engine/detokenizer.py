@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from radixserve.engine.stop_strings import StopMatcher
+from radixserve.errors import MatcherFailed
+from radixserve.grammar.stop_patterns import PatternMatch, StopPatterns
 
 
 class TokenBytes(Protocol):
@@ -30,7 +32,8 @@ class IncrementalDetokenizer:
 
     ``stop``: the text ends before the match that ends first in the stream (of those that end together, the one that
     begins first), or after it with ``include_stop``. Only text that is a proper prefix of a stop string is held back.
-    ``min_tokens``: a match that is complete within that many tokens is ignored.
+    ``min_tokens``: a match that is complete within that many tokens is ignored. ``patterns``, which become this object's own:
+    the text ends after their first match, unless a stop string ends it before or at the same place.
     """
 
     def __init__(
@@ -41,16 +44,19 @@ class IncrementalDetokenizer:
         include_stop: bool = False,
         min_tokens: int = 0,
         skip_special_tokens: bool = True,
+        patterns: StopPatterns | None = None,
     ) -> None:
         self._token_bytes = tokenizer.token_bytes
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
         self._matcher = StopMatcher(stop) if stop else None
+        self._patterns = patterns
         self._include_stop = include_stop
         self._min_tokens = min_tokens
         self._pending = b""  # the bytes of an incomplete character
         self._held = ""  # text that could still become a stop string
         self._emitted: list[str] = []
         self._stopped: str | None = None
+        self._failure: str | None = None
         self._num_tokens = 0
         self._finished = False
 
@@ -63,20 +69,29 @@ class IncrementalDetokenizer:
 
     @property
     def stopped(self) -> str | None:
-        """The stop string that ended the text, or None."""
+        """The stop string or pattern that ended the text, or None."""
         return self._stopped
+
+    @property
+    def failure(self) -> str | None:
+        """Why ``patterns`` cannot be followed any more, or None; nothing is taken after that."""
+        return self._failure
 
     @property
     def num_tokens(self) -> int:
         """Tokens consumed: all that were pushed, or those up to the one that completed the stop string."""
         return self._num_tokens
 
+    @property
+    def _ended(self) -> bool:
+        return self._stopped is not None or self._failure is not None
+
     def push(self, token_ids: Sequence[int]) -> str:
         """Take the next tokens; return the text that they make certain. Nothing is taken after a stop string."""
         assert not self._finished, "no token comes after the end"
-        if self._stopped is not None:
+        if self._ended:
             return ""
-        if self._matcher is None:
+        if self._matcher is None and self._patterns is None:
             self._num_tokens += len(token_ids)
             skipped = self._skipped
             return self._emit(self._decode(b"".join([self._token_bytes(i) for i in token_ids if i not in skipped])))
@@ -84,8 +99,8 @@ class IncrementalDetokenizer:
         for token in token_ids:
             self._num_tokens += 1
             if token not in self._skipped:
-                ready.append(self._match(self._matcher, self._decode(self._token_bytes(token))))
-                if self._stopped is not None:
+                ready.append(self._match(self._decode(self._token_bytes(token))))
+                if self._ended:
                     break
         return self._emit("".join(ready))
 
@@ -94,9 +109,7 @@ class IncrementalDetokenizer:
         if self._finished or self._stopped is not None:
             return ""
         self._finished = True
-        rest = self._decode(b"", final=True)
-        if self._matcher is not None:
-            rest = self._match(self._matcher, rest)
+        rest = self._match(self._decode(b"", final=True))
         rest, self._held = rest + self._held, ""
         return self._emit(rest)
 
@@ -112,19 +125,33 @@ class IncrementalDetokenizer:
         self._pending = pending
         return text
 
-    def _match(self, matcher: StopMatcher, text: str) -> str:
-        """Look for stop strings in the next piece of text; return what is certain now and hold back the rest."""
-        match = matcher.feed(text, ignore=self._num_tokens <= self._min_tokens)
+    def _match(self, text: str) -> str:
+        """Look for stops in the next piece of text; return what is certain now and hold back the rest."""
+        ignore = self._num_tokens <= self._min_tokens
+        match = None if self._matcher is None else self._matcher.feed(text, ignore=ignore)
+        end = len(text) if match is None else match.end
+        ended = self._follow(text[:end], ignore)
+        whole = self._held + text[: ended.end if ended is not None else end]
+        if ended is not None and (match is None or ended.end < end):
+            # What a pattern matched stays: it says where the output is complete.
+            self._held, self._stopped = "", ended.pattern
+            return whole
         if match is not None:
             # Whatever of the stop string came in earlier pieces is in the held text.
-            whole = self._held + text[: match.end]
-            self._held = ""
-            self._stopped = match.stop
+            self._held, self._stopped = "", match.stop
             return whole if self._include_stop else whole[: -len(match.stop)]
-        whole = self._held + text
-        certain = len(whole) - matcher.held
+        certain = len(whole) - (0 if self._matcher is None else self._matcher.held)
         self._held = whole[certain:]
         return whole[:certain]
+
+    def _follow(self, text: str, ignore: bool) -> PatternMatch | None:
+        if self._patterns is None or self._failure is not None:
+            return None
+        try:
+            return self._patterns.feed(text, ignore=ignore)
+        except MatcherFailed as error:
+            self._failure = str(error)
+            return None
 
     def _emit(self, text: str) -> str:
         if text:

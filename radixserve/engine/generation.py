@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from radixserve.engine.detokenizer import IncrementalDetokenizer, TokenBytes
+from radixserve.grammar.stop_patterns import StopPatterns
 from radixserve.messages import (
     Explanation,
     FinishReason,
@@ -18,7 +21,7 @@ from radixserve.scheduler.request import Request
 
 @dataclass(slots=True)
 class Sample:
-    """One sample's output so far. ``unsent_*``: tokens and logprobs that no chunk has carried yet."""
+    """One sample's output so far."""
 
     detokenizer: IncrementalDetokenizer
     token_ids: list[int] = field(default_factory=list)
@@ -26,18 +29,33 @@ class Sample:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     error: str | None = None
+    error_param: str | None = None
 
 
 class Generation:
-    """All samples of one request, from its queueing to its last chunk."""
+    """All samples of one request, from its queueing to its last chunk.
+
+    ``eos_ids``: the model's own end tokens. ``patterns``: what `SamplingParams.stop_regex` asks for.
+    """
 
     def __init__(
-        self, request: Request, prompt: list[int], tokenizer: TokenBytes, explanation: Explanation | None
+        self,
+        request: Request,
+        prompt: list[int],
+        tokenizer: TokenBytes,
+        explanation: Explanation | None,
+        eos_ids: Sequence[int] = (),
+        patterns: StopPatterns | None = None,
     ) -> None:
         sampling = request.sampling
+        # Tokens that end a sample and are no part of its text.
+        self._ends: frozenset[int] = frozenset()
+        if not sampling.include_stop:
+            self._ends = frozenset((*sampling.stop_token_ids, *(() if sampling.ignore_eos else eos_ids)))
         self.request = request
         self.prompt = prompt
         self.explanation = explanation
+        self._began = False
         self.samples = [
             Sample(
                 IncrementalDetokenizer(
@@ -46,6 +64,7 @@ class Generation:
                     include_stop=sampling.include_stop,
                     min_tokens=sampling.min_tokens,
                     skip_special_tokens=sampling.skip_special_tokens,
+                    patterns=None if patterns is None else patterns.copy(),
                 )
             )
             for _ in range(sampling.n)
@@ -64,14 +83,20 @@ class Generation:
     def push(self, index: int, token_ids: tuple[int, ...], logprobs: tuple[TokenLogprob, ...]) -> GenerationChunk:
         """Tokens were drawn for sample ``index``; what follows a stop string in them is dropped."""
         sample = self.samples[index]
-        text = sample.detokenizer.push(token_ids)
+        ends = bool(token_ids) and token_ids[-1] in self._ends
+        text = sample.detokenizer.push(token_ids[:-1] if ends else token_ids)
         kept = len(token_ids)
         if sample.detokenizer.stopped is not None:
             kept = sample.detokenizer.num_tokens - len(sample.token_ids)
         sample.token_ids += token_ids[:kept]
         sample.logprobs += logprobs[:kept]
         return GenerationChunk(
-            rid=self.rid, index=index, text=text, token_ids=list(token_ids[:kept]), logprobs=list(logprobs[:kept])
+            rid=self.rid,
+            index=index,
+            text=text,
+            token_ids=list(token_ids[:kept]),
+            logprobs=list(logprobs[:kept]),
+            **self._first_facts(),
         )
 
     def finish(self, request: Request, index: int) -> GenerationChunk:
@@ -82,7 +107,7 @@ class Generation:
         sample = self.samples[index]
         text = sample.detokenizer.finish()
         sample.finish_reason, sample.stop_reason = request.finish_reason, request.stop_reason
-        sample.error = request.error
+        sample.error, sample.error_param = request.error, request.error_param
         if sample.detokenizer.stopped is not None:
             # Held-back text can complete a stop string only at the very end.
             sample.finish_reason, sample.stop_reason = FinishReason.STOP, sample.detokenizer.stopped
@@ -91,7 +116,9 @@ class Generation:
             index=index,
             text=text,
             finish_reason=sample.finish_reason,
+            stop_reason=sample.stop_reason,
             output=self.output() if self.finished else None,
+            **self._first_facts(),
         )
 
     def output(self) -> GenerationOutput:
@@ -126,8 +153,17 @@ class Generation:
             timings=request.timings(),
             samples=samples if sampling.n > 1 else [],
             error=next((sample.error for sample in self.samples if sample.error is not None), None),
+            error_param=next((sample.error_param for sample in self.samples if sample.error is not None), None),
             explanation=self.explanation,
+            embedding=None if request.pool is None else request.pool.vector(),
         )
+
+    def _first_facts(self) -> dict[str, Any]:
+        """What the first chunk of all says of the prompt, which is computed by then; nothing for the others."""
+        if self._began:
+            return {}
+        self._began = True
+        return {"cached_tokens": self.request.group.cached_tokens, "prompt_logprobs": self._prompt_logprobs()}
 
     def _prompt_logprobs(self) -> list[TokenLogprob | None] | None:
         """One entry a prompt token.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import get_args
 
 import msgspec
 import numpy as np
 
-from radixserve.errors import ContextLengthExceeded, InvalidRequest, PoolTooSmall, UnsupportedFeature
-from radixserve.messages import SamplingParams
+from radixserve.errors import ContextLengthExceeded, InvalidRequest, PoolTooSmall
+from radixserve.messages import Pooling, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,8 @@ class Limits:
             logit_bias=dict(sampling.logit_bias),
             stop=tuple(sampling.stop),
             stop_token_ids=tuple(sampling.stop_token_ids),
+            logprob_token_ids=tuple(sampling.logprob_token_ids),
+            stop_regex=tuple(sampling.stop_regex),
         )
 
     def _blocks(self, num_tokens: int) -> int:
@@ -92,6 +94,16 @@ def check_priority(priority: object) -> int:
     return priority
 
 
+def check_pooling(pooling: object, sampling: SamplingParams) -> None:
+    """Raise `InvalidRequest` unless ``pooling`` is one there is and ``sampling`` draws nothing beside it."""
+    if pooling not in get_args(Pooling):
+        raise InvalidRequest("pooling", f"must be one of {', '.join(get_args(Pooling))}, not {pooling!r}")
+    if sampling.max_tokens != 0:
+        raise InvalidRequest("max_tokens", "must be 0 where hidden states are pooled")
+    if sampling.n != 1:
+        raise InvalidRequest("n", "must be 1 where hidden states are pooled")
+
+
 def check_salt(cache_salt: object) -> bytes:
     """The salt of a namespace from the caller's text.
 
@@ -103,34 +115,3 @@ def check_salt(cache_salt: object) -> bytes:
     if not isinstance(cache_salt, str) or not cache_salt:
         raise InvalidRequest("cache_salt", "must be a non-empty text", "invalid_type")
     return b"salt:" + cache_salt.encode("utf-8", "surrogatepass")
-
-
-def check_messages(messages: object) -> list[dict[str, Any]]:
-    """A conversation as new mappings with a ``role`` and, where there was a list of text parts, their texts joined.
-
-    Raises `InvalidRequest` naming the message, `UnsupportedFeature` for parts that are not text.
-    """
-    if not isinstance(messages, (list, tuple)) or not messages:
-        raise InvalidRequest("messages", "must be a non-empty list of messages", "invalid_type")
-    checked = []
-    for index, message in enumerate(messages):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise InvalidRequest(f"messages[{index}]", "must be a mapping with a role", "invalid_type")
-        content = message.get("content")
-        if isinstance(content, (list, tuple)):
-            content = "".join(_part_text(part, f"messages[{index}].content[{at}]") for at, part in enumerate(content))
-        elif not isinstance(content, (str, type(None))):
-            raise InvalidRequest(f"messages[{index}].content", "must be a text or a list of parts", "invalid_type")
-        checked.append({**message, "content": content})
-    return checked
-
-
-def _part_text(part: object, name: str) -> str:
-    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        raise InvalidRequest(name, "must be a mapping with a type", "invalid_type")
-    if part["type"] != "text":
-        raise UnsupportedFeature(name, f"parts of type {part['type']!r} are not part of this release, only text")
-    if not isinstance(part.get("text"), str):
-        raise InvalidRequest(f"{name}.text", "must be a text", "invalid_type")
-    text: str = part["text"]
-    return text

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from radixserve.engine.core import EngineCore
 from radixserve.errors import EngineClosed
+from radixserve.grammar.compiler import ConstraintCompiler
 from radixserve.messages import GenerationChunk
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,9 @@ _IDLE_SECONDS = 1.0
 
 # Takes the chunks of one generation, or the error that ended it; called on the loop's thread, must not block.
 Sink = Callable[[GenerationChunk | Exception], None]
+# Called on the loop's thread, must not block: after a step, and at the end with the error that it ended with.
+AfterStep = Callable[[], None]
+AtEnd = Callable[[Exception | None], None]
 
 
 # Engines that nobody closed: their threads must not be inside a kernel when the interpreter goes away.
@@ -42,16 +46,22 @@ def _close_all() -> None:
 
 
 class EngineLoop:
-    """Runs ``core`` on a thread of its own from construction until `close`."""
+    """Runs ``core`` on a thread of its own from construction until `close`.
 
-    def __init__(self, core: EngineCore) -> None:
+    ``on_idle`` is called on that thread once in every pause that lasts.
+    """
+
+    def __init__(self, core: EngineCore, *, on_idle: Callable[[], None] | None = None) -> None:
         self._core = core
+        self._on_idle = on_idle
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._closed = False
         self._ended = False
         self._failure: Exception | None = None
         self._sinks: dict[str, Sink] = {}
+        self._after_step: tuple[AfterStep, ...] = ()
+        self._at_end: tuple[AtEnd, ...] = ()
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name="radixserve-engine", daemon=True)
         self._thread.start()
@@ -61,6 +71,16 @@ class EngineLoop:
     def closed(self) -> bool:
         """Whether no more calls are taken."""
         return self._closed
+
+    @property
+    def compiler(self) -> ConstraintCompiler | None:
+        """What compiles constraints for the core, on any thread."""
+        return self._core.compiler
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error that ended the loop; None while it runs and after `close`."""
+        return self._failure
 
     def call(self, function: Callable[[EngineCore], T]) -> Future[T]:
         """Run ``function(core)`` between two steps; its result or exception is the future's."""
@@ -108,6 +128,19 @@ class EngineLoop:
 
         return self.call(add_all)
 
+    def after_step(self, callback: AfterStep) -> None:
+        """Call this too from now on, once all chunks of a step were handed to their sinks."""
+        with self._wake:
+            self._after_step += (callback,)
+
+    def at_end(self, callback: AtEnd) -> None:
+        """Call this too when the loop ends, with None if it was closed; at once if it has."""
+        with self._wake:
+            self._at_end += (callback,)
+            ended = self._ended
+        if ended:
+            callback(self._failure)
+
     def close(self) -> None:
         """Stop after the current step and end what still runs with `EngineClosed`; safe to call twice."""
         _OPEN.discard(self)
@@ -126,6 +159,8 @@ class EngineLoop:
             while self._serve():
                 for chunk in self._core.step():
                     self._deliver(chunk)
+                for after_step in self._after_step:
+                    after_step()
         except Exception as error:
             # A failed forward pass never gets here: this is a bug in the engine itself.
             logger.exception("the engine stopped")
@@ -133,6 +168,7 @@ class EngineLoop:
         with self._wake:
             self._closed = self._ended = True
             commands, self._commands = self._commands, deque()
+            at_end = self._at_end
         reason = EngineClosed(f"the engine stopped: {self._failure}" if self._failure else "the engine was closed")
         for rid, sink in self._sinks.items():
             try:
@@ -140,6 +176,8 @@ class EngineLoop:
             except Exception:
                 logger.debug("the end of %s has no receiver", rid, exc_info=True)
         self._sinks.clear()
+        for callback in at_end:
+            callback(self._failure)
         for command in commands:
             command()
 
@@ -147,20 +185,30 @@ class EngineLoop:
         """Carry out commands; wait for more while there is no work. False when it is time to stop."""
         checked = False
         while True:
-            with self._wake:
-                while not (self._commands or self._closed or self._core.has_work or self._core.has_news):
-                    # The books are checked once in every pause, and only in one that lasts, so nobody waits for it.
-                    if not self._wake.wait(None if checked else _IDLE_SECONDS) and not checked:
-                        self._core.idle()
-                        checked = True
-                if self._closed:
-                    return False
-                commands, self._commands = self._commands, deque()
+            commands = self._next_commands(None if checked else _IDLE_SECONDS)
+            if commands is None:
+                return False
             for command in commands:
                 command()
             if self._core.has_work or self._core.has_news:
                 return True
-            checked = False
+            # Once in every pause, and only in one that lasts, there is time for what nobody should wait for.
+            checked = not commands
+            if checked:
+                self._core.idle()
+                if self._on_idle is not None:
+                    self._on_idle()
+
+    def _next_commands(self, timeout: float | None) -> deque[Callable[[], None]] | None:
+        """What is to be done, at once if there is work; empty after ``timeout`` seconds of nothing, None once closed."""
+        with self._wake:
+            self._wake.wait_for(
+                lambda: self._commands or self._closed or self._core.has_work or self._core.has_news, timeout
+            )
+            if self._closed:
+                return None
+            commands, self._commands = self._commands, deque()
+            return commands
 
     def _deliver(self, chunk: GenerationChunk) -> None:
         sink = self._sinks.get(chunk.rid)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import msgspec
 
+from radixserve.chat.conversation import parse_conversation
+from radixserve.chat.events import ParsedMessage
+from radixserve.chat.format import ChatFormat
+from radixserve.chat.tools import Toolbox, parse_tools
 from radixserve.config import EngineConfig
-from radixserve.engine.core import EngineCore
-from radixserve.engine.intake import check_messages, check_salt
+from radixserve.engine.assembly import assemble
+from radixserve.engine.intake import check_salt
+from radixserve.engine.local_client import LocalClient
 from radixserve.engine.loop import EngineLoop
 from radixserve.engine.streams import ChunkStream, Submission, collect, stream_chunks
-from radixserve.errors import InvalidRequest, RequestFailed, UnsupportedFeature
-from radixserve.messages import Explanation, GenerationChunk, GenerationOutput, SamplingParams, ScoreOutput
+from radixserve.errors import InvalidRequest, RequestFailed
+from radixserve.messages import Explanation, GenerationChunk, GenerationOutput, Pooling, SamplingParams, ScoreOutput
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -23,8 +27,6 @@ if TYPE_CHECKING:
     from radixserve.model.config import ModelConfig
     from radixserve.model.loader import LoadedModel
     from radixserve.model.tokenizer import Tokenizer
-
-logger = logging.getLogger(__name__)
 
 Prompt = str | list[int]
 DEFAULT_MAX_TOKENS = 16
@@ -50,44 +52,23 @@ class Engine:
 
         ``options`` as for the constructor, ``dtype`` is the model's own.
         """
-        config = EngineConfig.from_options(
-            **{"dtype": str(model.weights["embed"].dtype).removeprefix("torch."), **options}
-        )
+        from radixserve.model.gguf_weights import placement
+
+        dtype, _ = placement(model.weights)
+        config = EngineConfig.from_options(**{"dtype": str(dtype).removeprefix("torch."), **options})
         engine = cls.__new__(cls)
         engine._start(model, config)
         return engine
 
     def _start(self, model: LoadedModel, config: EngineConfig) -> None:
-        from radixserve.runtime.machine import pool_blocks
-        from radixserve.runtime.runner_choice import create_runner
-
-        num_blocks = pool_blocks(
-            model.config,
-            block_size=config.cache.block_size,
-            element_size=model.weights["embed"].element_size(),
-            num_blocks=config.cache.num_blocks,
-            kv_memory_mb=config.cache.kv_memory_mb,
-        )
-        self.config = config.resolve(context_length=model.config.context_length, num_blocks=num_blocks)
+        assembly = assemble(model, config)
+        self.info = assembly.info
+        self.config = assembly.core.config
         self.model_config: ModelConfig = model.config
         self.tokenizer: Tokenizer = model.tokenizer
-        self._chat_template = model.chat_template
-        self._generation = model.generation
-        runner, self.runner_info = create_runner(model, self.config.model, self.config.cache, self.config.scheduler)
-        self.broken_promises = runner.broken_promises()
-        for reason in self.broken_promises:
-            logger.warning("cold == warm cannot be kept on this machine: %s", reason)
+        self.chat_format = ChatFormat(model.chat_template, model.tokenizer)
         self._rids = itertools.count()
-        self._loop = EngineLoop(
-            EngineCore(
-                self.config,
-                runner,
-                model.tokenizer,
-                vocab_size=model.config.vocab_size,
-                eos_ids=model.generation.eos_ids,
-                fingerprint=model.fingerprint,
-            )
-        )
+        self._loop = EngineLoop(assembly.core)
 
     def __enter__(self) -> Engine:
         return self
@@ -104,12 +85,21 @@ class Engine:
     @property
     def default_sampling(self) -> SamplingParams:
         """The sampling defaults of the model's own files (``generation_config.json``)."""
-        known = {
-            name: value
-            for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens")
-            if (value := getattr(self._generation, name)) is not None
-        }
-        return SamplingParams(**known)
+        return self.info.default_sampling
+
+    @property
+    def runner_info(self) -> dict[str, str | int]:
+        """Which kernels run, in what arithmetic, and sizes in bytes."""
+        return self.info.runner
+
+    @property
+    def broken_promises(self) -> list[str]:
+        """Why bits may depend on the batch on this machine; empty if they cannot."""
+        return self.info.broken_promises
+
+    def client(self) -> LocalClient:
+        """This engine as a server sees one; closing the client closes the engine."""
+        return LocalClient(self._loop, self.info)
 
     # ---------------------------------------------------------------- generate
 
@@ -218,6 +208,8 @@ class Engine:
         *,
         stream: Literal[True],
         tools: Sequence[dict[str, Any]] | None = None,
+        tool_choice: str | dict[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
         priority: int = 0,
         cache_salt: str | None = None,
         explain: bool = False,
@@ -231,6 +223,8 @@ class Engine:
         *,
         stream: Literal[False] = False,
         tools: Sequence[dict[str, Any]] | None = None,
+        tool_choice: str | dict[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
         priority: int = 0,
         cache_salt: str | None = None,
         explain: bool = False,
@@ -243,6 +237,8 @@ class Engine:
         *,
         stream: bool = False,
         tools: Sequence[dict[str, Any]] | None = None,
+        tool_choice: str | dict[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
         priority: int = 0,
         cache_salt: str | None = None,
         explain: bool = False,
@@ -250,23 +246,46 @@ class Engine:
         """Answer a conversation: ``messages`` are mappings with ``role`` and ``content``, rendered by the model's
         chat template.
 
-        Without ``max_tokens`` the answer may take what the context leaves. Raises as `generate` does.
+        ``tools``, ``tool_choice`` and ``parallel_tool_calls`` are OpenAI's; the arguments of a call always match the
+        tool's schema, and `parse_chat` takes an answer apart. Without ``max_tokens`` the answer may take what the
+        context leaves. Raises as `generate` does.
         """
-        tokens = self.apply_chat_template(messages, tools=tools)
+        toolbox = parse_tools(tools, tool_choice, parallel_tool_calls)
         params = self.default_sampling if sampling is None else sampling
-        chunks = ChunkStream(self._loop, self._submission([tokens], params, priority, cache_salt, explain))
+        tokens = self._chat_tokens(messages, toolbox, constrained=params.constraint is not None)
+        params = self.chat_format.sampling(params, toolbox)
+        try:
+            chunks = ChunkStream(self._loop, self._submission([tokens], params, priority, cache_salt, explain))
+        except InvalidRequest as error:
+            raise self.chat_format.refused(error, toolbox) from error
         return chunks if stream else collect(chunks, 1)[0]
 
     def apply_chat_template(
-        self, messages: Sequence[dict[str, Any]], *, tools: Sequence[dict[str, Any]] | None = None
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        tools: Sequence[dict[str, Any]] | None = None,
+        tool_choice: str | dict[str, Any] | None = None,
     ) -> list[int]:
         """The token ids of a conversation, ready for the model's answer."""
-        if self._chat_template is None:
-            raise InvalidRequest("messages", "this model has no chat template", "no_chat_template")
-        if tools:
-            raise UnsupportedFeature("tools", "tool calls are not part of this release")
-        text = self._chat_template.render(check_messages(messages), add_generation_prompt=True)
-        return self.tokenizer.encode(text)
+        return self._chat_tokens(messages, parse_tools(tools, tool_choice), constrained=False)
+
+    def parse_chat(
+        self,
+        output: GenerationOutput,
+        *,
+        sample: int = 0,
+        tools: Sequence[dict[str, Any]] | None = None,
+        tool_choice: str | dict[str, Any] | None = None,
+    ) -> ParsedMessage:
+        """Content, reasoning and tool calls of an answer that `chat` gave with the same tools."""
+        text = output.samples[sample].text if output.samples else output.text
+        prompt = self.chat_format.prompt_of(output.prompt_token_ids)
+        return self.chat_format.output_parser(parse_tools(tools, tool_choice), prompt).parse(text)
+
+    def _chat_tokens(self, messages: Sequence[dict[str, Any]], toolbox: Toolbox, *, constrained: bool) -> list[int]:
+        conversation = parse_conversation(messages)
+        return self.chat_format.prompt(conversation, toolbox, close_reasoning=constrained).token_ids
 
     def score(
         self, prompt: Prompt, continuations: Sequence[Prompt], *, cache_salt: str | None = None
@@ -303,6 +322,29 @@ class Engine:
                 ScoreOutput(token_ids=tail, logprobs=logprobs, total=sum(logprobs), cached_tokens=output.cached_tokens)
             )
         return scores
+
+    def embed(
+        self, texts: Sequence[Prompt], *, pooling: Pooling = "mean", cache_salt: str | None = None
+    ) -> list[list[float]]:
+        """One vector of length 1 for each text (or list of token ids): the pooled final hidden states of its tokens.
+
+        ``mean`` needs the states of all tokens, so each is computed anew; ``last`` takes the last token's, and the rest may
+        come from the cache. The same tokens give the same bits in any batch. Raises `InvalidRequest`, and `RequestFailed` for
+        one that failed while it ran.
+        """
+        if isinstance(texts, str) or not isinstance(texts, (list, tuple)) or not texts:
+            raise InvalidRequest("texts", "must be a non-empty list of texts or of lists of token ids", "invalid_type")
+        prompts, single = self._prompts(list(texts))
+        if single:
+            raise InvalidRequest("texts", "must be a list of texts or of lists of token ids", "invalid_type")
+        params = SamplingParams(max_tokens=0, temperature=0)
+        submission = self._submission(prompts, params, cache_salt=cache_salt, pooling=pooling)
+        vectors = []
+        for output in collect(ChunkStream(self._loop, submission), len(prompts)):
+            if output.embedding is None:
+                raise RequestFailed(output.rid, output.error or "it was aborted")
+            vectors.append(output.embedding)
+        return vectors
 
     # ---------------------------------------------------------------- questions
 
@@ -365,6 +407,7 @@ class Engine:
         priority: int = 0,
         cache_salt: str | None = None,
         explain: bool = False,
+        pooling: Pooling | None = None,
     ) -> Submission:
         return Submission(
             [f"gen-{next(self._rids)}" for _ in prompts],
@@ -373,6 +416,7 @@ class Engine:
             priority,
             check_salt(cache_salt),
             explain,
+            pooling,
         )
 
     def _params(self, sampling: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import queue
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ import msgspec
 from radixserve.engine.core import EngineCore
 from radixserve.engine.loop import EngineLoop, Sink
 from radixserve.errors import EngineClosed
-from radixserve.messages import GenerationChunk, GenerationOutput, SamplingParams
+from radixserve.grammar.compiler import Compiled, ConstraintCompiler
+from radixserve.messages import GenerationChunk, GenerationOutput, Pooling, SamplingParams
 
 Item = GenerationChunk | Exception
 
@@ -28,6 +30,20 @@ class Submission:
     priority: int = 0
     salt: bytes = b""
     explain: bool = False
+    pooling: Pooling | None = None
+    compiled: Sequence[Compiled | None] = ()
+
+    @property
+    def constrained(self) -> bool:
+        """Whether it must be `prepared` before it is queued."""
+        return any(map(_is_constrained, self.sampling))
+
+    def prepared(self, compiler: ConstraintCompiler | None) -> Submission:
+        """This with its constraints compiled; waits for that. Raises `InvalidRequest` for one that cannot be enforced."""
+        if compiler is None or not self.constrained:
+            return self
+        compiled = [compiler.prepare(params) if _is_constrained(params) else None for params in self.sampling]
+        return dataclasses.replace(self, compiled=compiled)
 
     def additions(self, sink: Callable[[int], Sink]) -> list[tuple[str, Callable[[EngineCore], None], Sink]]:
         """What `EngineLoop.submit` takes; ``sink(i)`` gets the chunks of prompt i."""
@@ -41,7 +57,14 @@ class Submission:
             priority=self.priority,
             salt=self.salt,
             explain=self.explain,
+            pooling=self.pooling,
+            compiled=self.compiled[index] if self.compiled else None,
         )
+
+
+def _is_constrained(sampling: object) -> bool:
+    # What is no SamplingParams at all is refused later, by the engine.
+    return isinstance(sampling, SamplingParams) and sampling.constraint is not None
 
 
 class ChunkStream(Iterator[GenerationChunk]):
@@ -53,6 +76,7 @@ class ChunkStream(Iterator[GenerationChunk]):
         self._inbox: queue.SimpleQueue[tuple[int, Item]] = queue.SimpleQueue()
         self._running: dict[int, str] = {}
         inbox = self._inbox  # The sinks must not keep the stream alive: dropping it is how it is abandoned.
+        submission = submission.prepared(loop.compiler)
         loop.submit(submission.additions(lambda index: lambda item: inbox.put((index, item)))).result()
         self._running = dict(enumerate(submission.rids))
 
@@ -86,6 +110,8 @@ async def stream_chunks(loop: EngineLoop, submission: Submission) -> AsyncIterat
 
         return put
 
+    if submission.constrained:
+        submission = await asyncio.to_thread(submission.prepared, loop.compiler)
     running = dict(enumerate(submission.rids))
     try:
         await asyncio.wrap_future(loop.submit(submission.additions(sink)))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from radixserve.messages import SamplingParams
 from radixserve.model.config_fields import Fields
 
 
@@ -24,6 +25,11 @@ class GenerationDefaults:
     min_p: float | None = None
     repetition_penalty: float | None = None
     max_tokens: int | None = None
+
+    def sampling(self) -> SamplingParams:
+        """Sampling parameters that hold these defaults, and the general ones where the model's files say nothing."""
+        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens")
+        return SamplingParams(**{name: value for name in names if (value := getattr(self, name)) is not None})
 
 
 def parse_generation_config(values: Mapping[str, Any], source: str, eos_ids: Iterable[int] = ()) -> GenerationDefaults:

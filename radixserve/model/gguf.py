@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import re
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ import numpy as np
 
 from radixserve.errors import ModelLoadError, UnknownTensorType
 from radixserve.model.gguf_metadata import Metadata
-from radixserve.model.gguf_types import OTHER_TYPE_NAMES, TENSOR_TYPES, Bytes, Floats, TensorType
+from radixserve.model.gguf_tensor import GGUFTensor
+from radixserve.model.gguf_types import OTHER_TYPE_NAMES, TENSOR_TYPES, Bytes, TensorType
 
 _STRING, _ARRAY, _BOOL = 8, 9, 7
 _SCALARS: dict[int, struct.Struct] = {
@@ -40,24 +40,6 @@ _MIN_PAIR_BYTES = 8 + 4 + 1
 _MIN_TENSOR_BYTES = 8 + 4 + 4 + 8
 _MAX_DIMENSIONS = 4
 _SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GGUFTensor:
-    """One tensor as it lies in the file.
-
-    ``shape``: slowest dimension first, as in numpy (a linear weight is [out, in]). ``raw``: read-only uint8
-    [*shape[:-1], row bytes], a view of the mapped file, which stays mapped as long as a view lives.
-    """
-
-    name: str
-    type: TensorType
-    shape: tuple[int, ...]
-    raw: Bytes
-
-    def dequantize(self) -> Floats:
-        """All weights as float32 of ``shape``."""
-        return self.type.dequantize(self.raw)
 
 
 class GGUFFile:
@@ -184,7 +166,14 @@ class _Header:
         start = -(-self._at // alignment) * alignment
         data = np.frombuffer(self._data, np.uint8)
         return {
-            name: GGUFTensor(name, kind, shape, self._view(data, name, kind, shape, start, offset, alignment))
+            name: GGUFTensor(
+                name,
+                kind,
+                shape,
+                self._view(data, name, kind, shape, start, offset, alignment),
+                self._data,
+                start + offset,
+            )
             for name, (shape, kind, offset) in described.items()
         }
 

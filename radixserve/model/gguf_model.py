@@ -1,20 +1,18 @@
-"""Configuration and weights of a GGUF file."""
+"""The configuration in a GGUF file, and the names and row order of its weights."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from radixserve.errors import ModelLoadError, UnknownArchitecture
 from radixserve.model.config import ModelConfig, RopeScaling
 from radixserve.model.config_fields import Fields
-from radixserve.model.gguf import GGUFFile, GGUFTensor
-from radixserve.model.weights import check_names, check_shape, element_type, unknown_tensors, weight_shapes
+from radixserve.model.gguf import GGUFFile
+from radixserve.model.weights import check_shape, unknown_tensors
 
 _ARCHITECTURES: tuple[Literal["llama", "qwen2", "qwen3"], ...] = ("llama", "qwen2", "qwen3")
 _TOP = {"token_embd.weight": "embed", "output_norm.weight": "final_norm", "output.weight": "head"}
@@ -66,8 +64,6 @@ _READ_KEYS = frozenset(
         "rope.scaling.finetuned",
     }
 )
-_CHUNK_ELEMENTS = 1 << 20
-Advance = Callable[[int], None]
 
 
 def read_config(file: GGUFFile) -> ModelConfig:
@@ -230,35 +226,3 @@ def row_order(file: GGUFFile, config: ModelConfig, name: str) -> npt.NDArray[np.
     if part in ("k", "k_bias"):
         return half_rotation_rows(config.num_kv_heads, config.head_dim)
     return None
-
-
-def read_weights(file: GGUFFile, config: ModelConfig, dtype: torch.dtype, advance: Advance) -> dict[str, torch.Tensor]:
-    """All weights by canonical name, dequantized to ``dtype`` (norms and biases to float32).
-
-    ``advance`` is told the bytes of the file used up. Raises `ModelLoadError` naming a tensor that is missing, left over or
-    of another shape than the configuration's.
-    """
-    names, source = canonical_names(file), str(file.parts[0])
-    check_names(config, names, source)
-    shapes = weight_shapes(config)
-    for name, own in names.items():
-        check_shape(shapes[name], file.tensor(own).shape, own, source)
-    weights: dict[str, torch.Tensor] = {}
-    for name in shapes:
-        tensor = file.tensor(names[name])
-        weights[name] = _dequantized(tensor, row_order(file, config, name), element_type(name, dtype))
-        advance(tensor.raw.nbytes)
-    return weights
-
-
-def _dequantized(tensor: GGUFTensor, order: npt.NDArray[np.intp] | None, dtype: torch.dtype) -> torch.Tensor:
-    """The tensor in ``dtype``, converted in pieces so that little more than the result is ever held."""
-    if len(tensor.shape) == 1:
-        values = tensor.dequantize()
-        return torch.from_numpy(values if order is None else values[order]).to(dtype)
-    result = torch.empty(tensor.shape, dtype=dtype)
-    rows = max(1, _CHUNK_ELEMENTS // tensor.shape[-1])
-    for start in range(0, tensor.shape[0], rows):
-        taken = tensor.raw[start : start + rows] if order is None else tensor.raw[order[start : start + rows]]
-        result[start : start + rows].copy_(torch.from_numpy(tensor.type.dequantize(taken)))
-    return result

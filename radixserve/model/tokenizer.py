@@ -6,13 +6,18 @@ concatenation of its tokens' bytes, whatever pieces it is streamed in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+import secrets
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import tokenizers
 
 from radixserve.errors import InvalidRequest
 from radixserve.model.token_bytes import Alphabet, token_to_bytes
+
+# No merge of a text vocabulary takes this control character in.
+_FOREIGN = "\x02"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +63,19 @@ class Tokenizer:
         self.special_ids = frozenset(
             token for token in flagged.union(roles) if token is not None and token < vocab_size
         )
+        self.added_ids = frozenset(token for token in added if token < vocab_size)
         # The same tokenizer that reads special tokens in a text as the plain text they are. A second object, because the
         # setting belongs to the object and a request must not change it under another one.
         self._plain = unbounded(tokenizers.Tokenizer.from_str(backend.to_str()))
         self._plain.encode_special_tokens = True
+        # A token with a role is as special as one that is flagged so.
+        named = [item for token, item in added.items() if token in self.special_ids and item.content]
+        self._plain.add_special_tokens([_like(item, item.content, special=True) for item in named if not item.special])
+        self.special_names = frozenset(item.content for item in named)
+        self._special_name = _any_of(self.special_names)
+        self._stand_ins, stood_for = _add_stand_ins(self._plain, named)
         self._ids = backend.get_vocab(with_added_tokens=True)
+        self._stood_for = {stand_in: self._ids[name] for stand_in, name in stood_for.items()}
         self._texts: list[str] = [""] * vocab_size
         self._bytes: list[bytes] = [b""] * vocab_size
         for text, token in self._ids.items():
@@ -98,6 +111,53 @@ class Tokenizer:
         except (TypeError, UnicodeEncodeError) as error:
             raise InvalidRequest("prompt", f"is not a valid Unicode text: {error}", "invalid_type") from error
         return [*self.special.prefix, *ids, *self.special.suffix] if add_special else ids
+
+    def encode_continuation(self, text: str) -> list[int]:
+        """Token ids of ``text`` in the middle of another text: no space before it, names of special tokens as plain text.
+
+        Raises `InvalidRequest` for a text that is not Unicode.
+        """
+        if not self.adds_space:
+            return self.encode(text, parse_special=False)
+        # A character before the text takes the space that is put before every text; it is cut off again.
+        head = self.encode(_FOREIGN, parse_special=False)
+        ids = self.encode(_FOREIGN + text, parse_special=False)
+        if ids[: len(head)] != head:
+            raise InvalidRequest("prompt", "this tokenizer cannot encode a text that continues another one")
+        return ids[len(head) :]
+
+    def encode_with_data(self, text: str, data: Collection[int]) -> list[int]:
+        """`encode` of a text in which some characters are data: those at the indices ``data``.
+
+        A special token's name that covers one of them is read as plain text; all else, what is before and after such a name
+        included, gets the ids that it would get if that name belonged to no token.
+        """
+        if not data or self._special_name is None:
+            return self.encode(text)
+        pieces: list[str] = []
+        done = position = 0
+        while (found := self._special_name.search(text, position)) is not None:
+            if any(index in data for index in range(found.start(), found.end())):
+                position = found.start() + 1
+                continue
+            pieces += (text[done : found.start()], self._stand_ins[found[0]])
+            done = position = found.end()
+        pieces.append(text[done:])
+        return [self._stood_for.get(token, token) for token in self.encode("".join(pieces), parse_special=False)]
+
+    def special_name_at(self, text: str, position: int) -> str | None:
+        """The name of a special token that begins at ``position`` of ``text``, None if there is none."""
+        found = None if self._special_name is None else self._special_name.match(text, position)
+        return None if found is None else found[0]
+
+    def special_name_starts(self, text: str) -> list[int]:
+        """Where in ``text`` names of special tokens begin, overlapping ones included."""
+        starts: list[int] = []
+        position = 0
+        while self._special_name is not None and (found := self._special_name.search(text, position)) is not None:
+            starts.append(found.start())
+            position = found.start() + 1
+        return starts
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The text of ``ids``, the inverse of `encode`; bytes that are not UTF-8 become U+FFFD.
@@ -139,6 +199,44 @@ class Tokenizer:
         if not 0 <= token < self.vocab_size:
             raise InvalidRequest("token_ids", f"token id {token} is outside the vocabulary of {self.vocab_size}")
         return token
+
+
+def _any_of(names: Collection[str]) -> re.Pattern[str] | None:
+    """Any of ``names``; of those that begin together the longest, as the library takes them."""
+    ordered = sorted(filter(None, names), key=lambda name: (-len(name), name))
+    return re.compile("|".join(map(re.escape, ordered))) if ordered else None
+
+
+def _add_stand_ins(
+    plain: tokenizers.Tokenizer, special: Iterable[tokenizers.AddedToken]
+) -> tuple[dict[str, str], dict[int, str]]:
+    """Give ``plain``, where the names of special tokens are plain text, a text for each that stands for the token.
+
+    Returns name -> text and the text's id -> name. The text is matched like the name (with the same stripping of white space
+    around it) and holds a secret, so that no caller can write it.
+    """
+    secret = secrets.token_hex(16)
+    texts: dict[str, str] = {}
+    names: dict[int, str] = {}
+    for item in special:
+        text = f"\ue000{secret}{len(texts):x}\ue000"
+        plain.add_tokens([_like(item, text, special=False)])
+        token = plain.token_to_id(text)
+        assert token is not None, "the token was just added"
+        texts[item.content], names[token] = text, item.content
+    return texts, names
+
+
+def _like(item: tokenizers.AddedToken, text: str, *, special: bool) -> tokenizers.AddedToken:
+    """A token for ``text`` that is matched as ``item`` is."""
+    return tokenizers.AddedToken(
+        text,
+        lstrip=item.lstrip,
+        rstrip=item.rstrip,
+        single_word=item.single_word,
+        normalized=item.normalized,
+        special=special,
+    )
 
 
 def unbounded(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:

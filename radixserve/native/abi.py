@@ -6,7 +6,7 @@ import ctypes
 import enum
 from ctypes import c_char_p, c_float, c_int32, c_int64, c_void_p
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 
 class Type(enum.IntEnum):
@@ -38,6 +38,7 @@ class Kind(enum.IntEnum):
     ATTENTION = 4
     SILU_MUL = 5
     TOP_K = 6
+    LINEAR_TOP_K = 7
 
 
 class Rows(enum.IntEnum):
@@ -201,6 +202,12 @@ class TopKStruct(ctypes.Structure):
         ("k", c_int64),
         ("stride", c_int64),
     ]
+
+
+class LinearTopKStruct(ctypes.Structure):
+    """``RsLinearTopK``."""
+
+    _fields_ = [("linear", LinearStruct), ("ids", c_void_p), ("values", c_void_p), ("k", c_int64)]
 
 
 class CountersStruct(ctypes.Structure):

@@ -97,29 +97,9 @@ def linear(
 
     Dense weights want ``x`` of their own type; quantized ones take bf16 or fp32. ``bias`` is fp32[out_features].
     """
-    _matrix(x, weight.in_features)
     _matrix(out, weight.out_features)
-    if weight.format is Format.DENSE_F32:
-        assert x.dtype == torch.float32
-    if weight.format is Format.DENSE_BF16:
-        assert x.dtype == torch.bfloat16
-    assert bias is None or (
-        bias.dtype == torch.float32 and bias.shape == (weight.out_features,) and bias.is_contiguous()
-    )
-    params = abi.LinearStruct(
-        weight=weight.data.data_ptr(),
-        bias=_pointer(bias),
-        x=x.data_ptr(),
-        out=out.data_ptr(),
-        format=weight.format,
-        x_type=_TYPES[x.dtype],
-        out_type=_TYPES[out.dtype],
-        reserved=0,
-        in_features=weight.in_features,
-        out_features=weight.out_features,
-        x_stride=x.stride(0),
-        out_stride=out.stride(0),
-    )
+    params = _linear_struct(weight, x, bias)
+    params.out, params.out_type, params.out_stride = out.data_ptr(), _TYPES[out.dtype], out.stride(0)
     return Operation(Kind.LINEAR, rows, params, (weight.data, bias, x, out))
 
 
@@ -218,7 +198,10 @@ def attention(
 
 
 def silu_mul(x: torch.Tensor, out: torch.Tensor) -> Operation:
-    """``out = silu(gate) * up`` with ``x`` [T, 2 width] = gate then up, width a multiple of 16."""
+    """``out = silu(gate) * up`` with ``x`` [T, 2 width] = gate then up, width a multiple of 16.
+
+    ``out`` may be the gate itself, where both are of one type.
+    """
     width = out.shape[1]
     assert width % 16 == 0
     _matrix(x, 2 * width)
@@ -252,6 +235,50 @@ def top_k(logits: torch.Tensor, ids: torch.Tensor, values: torch.Tensor) -> Oper
         stride=logits.stride(0),
     )
     return Operation(Kind.TOP_K, Rows.WANTED, params, (logits, ids, values))
+
+
+def linear_top_k(
+    weight: PackedWeight,
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    values: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    rows: Rows = Rows.WANTED,
+) -> Operation:
+    """The k largest outputs of each row of the `linear` of these arguments, bit for bit, without writing the others to memory.
+
+    ``ids`` int32[W, k] and ``values`` fp32[W, k]: largest first, ties by the lowest feature. Infinities are values like others; a row
+    that holds a NaN gives id -1 and NaN everywhere. k is at most out_features.
+    """
+    assert ids.dtype == torch.int32 and values.dtype == torch.float32 and ids.shape == values.shape
+    assert ids.is_contiguous() and values.is_contiguous() and 1 <= ids.shape[1] <= weight.out_features
+    params = abi.LinearTopKStruct(
+        linear=_linear_struct(weight, x, bias), ids=ids.data_ptr(), values=values.data_ptr(), k=ids.shape[1]
+    )
+    return Operation(Kind.LINEAR_TOP_K, rows, params, (weight.data, bias, x, ids, values))
+
+
+def _linear_struct(weight: PackedWeight, x: torch.Tensor, bias: torch.Tensor | None) -> abi.LinearStruct:
+    """All of a linear but where its outputs go."""
+    _matrix(x, weight.in_features)
+    if weight.format is Format.DENSE_F32:
+        assert x.dtype == torch.float32
+    if weight.format is Format.DENSE_BF16:
+        assert x.dtype == torch.bfloat16
+    assert bias is None or (
+        bias.dtype == torch.float32 and bias.shape == (weight.out_features,) and bias.is_contiguous()
+    )
+    return abi.LinearStruct(
+        weight=weight.data.data_ptr(),
+        bias=_pointer(bias),
+        x=x.data_ptr(),
+        format=weight.format,
+        x_type=_TYPES[x.dtype],
+        in_features=weight.in_features,
+        out_features=weight.out_features,
+        x_stride=x.stride(0),
+    )
 
 
 def _pointer(tensor: torch.Tensor | None) -> int | None:

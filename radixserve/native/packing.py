@@ -22,6 +22,9 @@ SUPER = 256
 BLOCK_BYTES = {Format.Q8_0: 34, Format.Q4_0: 18, Format.Q4_1: 20, Format.Q4_K: 144, Format.Q6_K: 210}
 BLOCK_ELEMENTS = {Format.Q8_0: GROUP, Format.Q4_0: GROUP, Format.Q4_1: GROUP, Format.Q4_K: SUPER, Format.Q6_K: SUPER}
 
+# Weights that are packed at once: what that takes besides the result is a few times as many bytes.
+_PART_ELEMENTS = 1 << 21
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedWeight:
@@ -31,6 +34,11 @@ class PackedWeight:
     out_features: int
     in_features: int
     data: torch.Tensor
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether it is quantized: such a weight takes fp32 and bf16 rows alike and rounds them to int8."""
+        return self.format in BLOCK_BYTES
 
     @property
     def nbytes(self) -> int:
@@ -60,20 +68,28 @@ def pack_quantized(form: Format, blocks: Bytes, in_features: int) -> PackedWeigh
     """Pack the rows of a quantized GGUF tensor.
 
     ``blocks`` is uint8[out_features, bytes of a row] as in the file; ``in_features`` a multiple of the format's block (32, or 256 for
-    Q4_K and Q6_K). No number is changed.
+    Q4_K and Q6_K). No number is changed. Little more than the result is held at a time.
     """
     out_features = len(blocks)
     per_row = in_features // BLOCK_ELEMENTS[form]
     assert in_features % BLOCK_ELEMENTS[form] == 0, in_features
     assert blocks.dtype == np.uint8 and blocks.shape[1] == per_row * BLOCK_BYTES[form], blocks.shape
     panels = -(-out_features // QUANT_PANEL)
-    padded = np.zeros((panels * QUANT_PANEL, per_row, BLOCK_BYTES[form]), np.uint8)
-    padded[:out_features] = blocks.reshape(out_features, per_row, BLOCK_BYTES[form])
-    quants, scales = _PACKERS[form](padded)
-    data = np.concatenate([quants.reshape(panels, -1), scales.reshape(panels, -1)], axis=1)
-    packed = torch.empty(data.size, dtype=torch.uint8)
-    packed.numpy()[:] = data.reshape(-1)
-    return PackedWeight(form, out_features, in_features, packed)
+    rows = QUANT_PANEL * max(1, _PART_ELEMENTS // (QUANT_PANEL * in_features))
+    packed: torch.Tensor | None = None
+    for first in range(0, out_features, rows):
+        part = blocks[first : first + rows]
+        padded = np.zeros((-(-len(part) // QUANT_PANEL) * QUANT_PANEL, per_row, BLOCK_BYTES[form]), np.uint8)
+        padded[: len(part)] = part.reshape(len(part), per_row, BLOCK_BYTES[form])
+        quants, scales = _PACKERS[form](padded)
+        of_panels = len(padded) // QUANT_PANEL
+        data = np.concatenate([quants.reshape(of_panels, -1), scales.reshape(of_panels, -1)], axis=1)
+        if packed is None:
+            packed = torch.empty(panels, data.shape[1], dtype=torch.uint8)
+        start = first // QUANT_PANEL
+        packed.numpy()[start : start + of_panels] = data
+    assert packed is not None, "a matrix has rows"
+    return PackedWeight(form, out_features, in_features, packed.reshape(-1))
 
 
 def _quads(integers: Bytes) -> Bytes:

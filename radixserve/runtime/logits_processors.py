@@ -5,23 +5,31 @@ from __future__ import annotations
 import numpy as np
 
 from radixserve.messages import SamplingParams
-from radixserve.runtime.selection import Float64Array, FloatArray
+from radixserve.runtime.selection import Float64Array, FloatArray, IndexArray
 from radixserve.scheduler.plan import Int32Array, PlanRow
 
 # Dividing by a repetition penalty near 0 must not reach infinity, or the differences taken later would be NaN.
 _LARGEST_LOGIT = 1e300
 
 
-def process(logits: FloatArray, row: PlanRow, eos_ids: tuple[int, ...]) -> FloatArray:
+def applies(row: PlanRow, eos_ids: tuple[int, ...]) -> bool:
+    """Whether `process` would change the logits of ``row``."""
+    return bool(row.sampling.needs_history or row.sampling.logit_bias or _banned(row, eos_ids))
+
+
+def process(
+    logits: FloatArray, row: PlanRow, eos_ids: tuple[int, ...], allowed: IndexArray | None = None
+) -> FloatArray:
     """The logits of ``row`` after penalties, logit_bias and min_tokens.
+
+    ``allowed``: what its constraint lets it draw; the ban of min_tokens is lifted where it would leave nothing of it.
 
     ``logits`` float[V] is not written to; it is returned itself where nothing applies, else a float64 copy. Entries may
     come back as -inf, all of them if every token is banned.
     """
-    sampling = row.sampling
-    banned = _banned(row, eos_ids)
-    if not (sampling.needs_history or sampling.logit_bias or banned):
+    if not applies(row, eos_ids):
         return logits
+    sampling, banned = row.sampling, _banned(row, eos_ids)
     processed = logits.astype(np.float64)
     if sampling.needs_history:
         assert row.history is not None, "a row with penalties carries its history"
@@ -30,7 +38,7 @@ def process(logits: FloatArray, row: PlanRow, eos_ids: tuple[int, ...]) -> Float
         size = len(sampling.logit_bias)
         ids = np.fromiter(sampling.logit_bias.keys(), np.intp, size)
         processed[ids] += np.fromiter(sampling.logit_bias.values(), np.float64, size)
-    if banned:
+    if banned and (allowed is None or not np.isin(allowed, banned).all()):
         processed[list(banned)] = -np.inf
     return processed
 

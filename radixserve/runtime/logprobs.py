@@ -6,6 +6,7 @@ All sums are float64 over one row at a time, so a row's logprobs have the same b
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,9 +49,24 @@ class LogprobRow:
         pairs = zip(ids.tolist(), logprobs.tolist(), strict=True)
         return tuple((token, logprob) for token, logprob in pairs if logprob != -math.inf)
 
-    def entry(self, token: int, top: tuple[tuple[int, float], ...]) -> TokenLogprob:
-        """The logprob and rank of ``token`` (one of ``ids``), beside the given ``top``."""
+    def of(self, tokens: Sequence[int]) -> tuple[tuple[int, float], ...]:
+        """``tokens`` as (id, logprob); -inf for those that are not in ``ids``."""
+        if self.ids is None:
+            return tuple((token, float(self.scores[token]) - self.normalizer) for token in tokens)
+        places = np.searchsorted(self.ids, tokens).tolist()
+        return tuple(
+            (
+                token,
+                float(self.scores[at]) - self.normalizer if at < len(self.ids) and self.ids[at] == token else -math.inf,
+            )
+            for token, at in zip(tokens, places, strict=True)
+        )
+
+    def entry(
+        self, token: int, top: tuple[tuple[int, float], ...], asked: tuple[tuple[int, float], ...] = ()
+    ) -> TokenLogprob:
+        """The logprob and rank of ``token`` (one of ``ids``), beside the given ``top`` and ``asked``."""
         index = token if self.ids is None else int(np.searchsorted(self.ids, token))
         score = self.scores[index]
         above = np.count_nonzero(self.scores > score) + np.count_nonzero(self.scores[:index] == score)
-        return TokenLogprob(token, float(score) - self.normalizer, int(above) + 1, top)
+        return TokenLogprob(token, float(score) - self.normalizer, int(above) + 1, top, asked=asked)

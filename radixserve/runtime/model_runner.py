@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from radixserve.attention.registry import create_attention
@@ -46,6 +48,7 @@ class ModelRunner(PlanRunner):
             "attention": self.attention.name,
             "linears": self.decoder.ops.name,
             "dtype": str(self.dtype).removeprefix("torch."),
+            "weights": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
             "threads": torch.get_num_threads(),
             "kv_bytes": self.kv.num_bytes,
@@ -62,17 +65,22 @@ class ModelRunner(PlanRunner):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Hidden:
-    """``states``: float32 [T, hidden]."""
+    """``rows``: float32 [T, hidden]."""
 
     decoder: Decoder
-    states: torch.Tensor
+    rows: torch.Tensor
+
+    def states(self, first: int, last: int) -> npt.NDArray[np.float32]:
+        """Hidden states of tokens ``first`` to ``last`` - 1."""
+        found: npt.NDArray[np.float32] = self.rows[first:last].cpu().numpy()
+        return found
 
     def non_finite_tokens(self) -> Int64Array:
         """Tokens with a NaN or an infinity in their hidden state."""
         # 0 * x is 0 exactly where x is finite, so the sum of the products is NaN where a token is not.
-        found: Int64Array = torch.isnan((self.states * 0.0).sum(-1)).nonzero().flatten().cpu().numpy()
+        found: Int64Array = torch.isnan((self.rows * 0.0).sum(-1)).nonzero().flatten().cpu().numpy()
         return found
 
     def logits(self, tokens: Int64Array) -> torch.Tensor:
         """Float32 logits of ``tokens``."""
-        return self.decoder.logits(self.states.index_select(0, torch.from_numpy(tokens).to(self.states.device)))
+        return self.decoder.logits(self.rows.index_select(0, torch.from_numpy(tokens).to(self.rows.device)))

@@ -1,7 +1,7 @@
 """The decoder as a list of operations that the native library runs in one call a step.
 
 The same arithmetic as `radixserve.model.decoder`, operation by operation: the residual stream and what is added to it are
-float32, what the linears read is of the model's dtype, logits are float32.
+float32, what the linears read is of the model's dtype (or float32, see `native_buffers`), logits are float32.
 """
 
 from __future__ import annotations
@@ -16,58 +16,20 @@ import torch
 from radixserve.model.config import ModelConfig
 from radixserve.model.rope import TABLE_BLOCK, cosines_and_sines, inverse_frequencies
 from radixserve.native import operations as ops
-from radixserve.native.abi import Rows
 from radixserve.native.library import NativeLibrary
 from radixserve.native.operations import Operation
 from radixserve.native.program import Program, StepBatch
 from radixserve.runtime.block_store import BlockStore
 from radixserve.runtime.forward_batch import ForwardBatch, Int64Array
+from radixserve.runtime.native_buffers import NativeBuffers
+from radixserve.runtime.native_head import NativeHead
 from radixserve.runtime.native_weights import NativeLayer, NativeLinear, NativeWeights
+from radixserve.runtime.top_logits import TopLogits
 
 Int32Array = npt.NDArray[np.int32]
 
 # Room for activations grows in steps of so many tokens.
 TOKEN_STEP = 64
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Buffers:
-    """Activations of up to ``tokens`` tokens, and the logits of up to ``len(logits)`` of them.
-
-    ``residual`` [tokens, hidden] is the float32 stream, ``delta`` what the last linear adds to it.
-    """
-
-    residual: torch.Tensor
-    delta: torch.Tensor
-    hidden: torch.Tensor
-    qkv: torch.Tensor
-    q: torch.Tensor
-    attended: torch.Tensor
-    gate_up: torch.Tensor
-    inner: torch.Tensor
-    wanted: torch.Tensor
-    logits: torch.Tensor
-
-    @classmethod
-    def allocate(cls, config: ModelConfig, dtype: torch.dtype, tokens: int, logits_rows: int) -> _Buffers:
-        """Memory that is not touched costs nothing, so a capacity that is rarely used is cheap."""
-        heads = config.num_heads * config.head_dim
-
-        def buffer(width: int, kind: torch.dtype = dtype, rows: int = tokens) -> torch.Tensor:
-            return torch.empty(rows, width, dtype=kind)
-
-        return cls(
-            residual=buffer(config.hidden_size, torch.float32),
-            delta=buffer(config.hidden_size, torch.float32),
-            hidden=buffer(config.hidden_size),
-            qkv=buffer(heads + 2 * config.num_kv_heads * config.head_dim),
-            q=buffer(heads),
-            attended=buffer(heads),
-            gate_up=buffer(2 * config.intermediate_size),
-            inner=buffer(config.intermediate_size),
-            wanted=buffer(config.hidden_size, rows=logits_rows),
-            logits=buffer(config.vocab_size, torch.float32, logits_rows),
-        )
 
 
 class NativeDecoder:
@@ -107,9 +69,9 @@ class NativeDecoder:
         self._layers.run(step.batch(np.empty(0, np.int32)))
         return NativeHidden(self, step)
 
-    def states(self, count: int) -> torch.Tensor:
-        """Hidden states of the first ``count`` tokens of the last step, float32 [count, hidden], a copy."""
-        return self._buffers.residual[:count] + self._buffers.delta[:count]
+    def states(self, first: int, last: int) -> torch.Tensor:
+        """Hidden states of tokens ``first`` to ``last`` - 1 of the last step, float32 [n, hidden], a copy."""
+        return self._buffers.residual[first:last] + self._buffers.delta[first:last]
 
     def non_finite_tokens(self, count: int) -> Int64Array:
         """Which of the first ``count`` tokens of the last step have a NaN or an infinity in their hidden state."""
@@ -123,9 +85,11 @@ class NativeDecoder:
 
     def logits(self, step: _Step, tokens: Int64Array) -> torch.Tensor:
         """Float32 [n, vocab] of ``tokens`` of the last step: a view that the next call writes over."""
-        assert len(tokens) <= len(self._buffers.logits), f"{len(tokens)} rows, room for {len(self._buffers.logits)}"
-        self._head.run(step.batch(tokens.astype(np.int32)))
-        return self._buffers.logits[: len(tokens)]
+        return self._head.logits(step.batch(tokens.astype(np.int32)), len(tokens))
+
+    def top(self, step: _Step, tokens: Int64Array, count: int) -> TopLogits:
+        """The ``count`` largest logits of ``tokens`` of the last step: views that the next call writes over."""
+        return self._head.top(step.batch(tokens.astype(np.int32)), len(tokens), count)
 
     def _make_room(self, tokens: int, positions: int) -> None:
         """Record anew where activations or rotary tables are too small for a step."""
@@ -139,8 +103,7 @@ class NativeDecoder:
             self._cos, self._sin = torch.cat((self._cos, cos)), torch.cat((self._sin, sin))
         if tokens > self._tokens:
             self._tokens = math.ceil(tokens / TOKEN_STEP) * TOKEN_STEP
-            rows = min(self._logits_rows, self._tokens)
-            self._buffers = _Buffers.allocate(self._config, self._weights.dtype, self._tokens, rows)
+            self._buffers = NativeBuffers.allocate(self._config, self._weights, self._tokens)
         self._record()
 
     def _record(self) -> None:
@@ -150,19 +113,8 @@ class NativeDecoder:
         for index, layer in enumerate(layers):
             recorded += self._layer(index, layer)
         self._layers = Program(self.library, recorded)
-        self._head = Program(
-            self.library,
-            [
-                ops.norm(
-                    at.residual,
-                    weights.final_norm,
-                    at.wanted,
-                    eps=config.rms_norm_eps,
-                    delta=at.delta,
-                    rows=Rows.WANTED,
-                ),
-                ops.linear(weights.head, at.wanted, at.logits, rows=Rows.WANTED),
-            ],
+        self._head = NativeHead(
+            self.library, config, weights, at.residual, at.delta, rows=min(self._logits_rows, self._tokens)
         )
 
     def _layer(self, index: int, layer: NativeLayer) -> list[Operation]:
@@ -182,12 +134,17 @@ class NativeDecoder:
                 residual=at.residual if delta else None,
             )
 
-        def linear(packed: NativeLinear, x: torch.Tensor, out: torch.Tensor) -> Operation:
-            return ops.linear(packed.weight, x, out, bias=packed.bias)
+        def linear(packed: NativeLinear, x: torch.Tensor, out: torch.Tensor) -> list[Operation]:
+            widths = [part.weight.out_features for part in packed.parts]
+            places = torch.split(out, widths, dim=1)
+            return [
+                ops.linear(part.weight, x, place, bias=part.bias)
+                for part, place in zip(packed.parts, places, strict=True)
+            ]
 
         return [
             add_and_norm(layer.attn_norm, delta=index > 0),
-            linear(layer.qkv, at.hidden, at.qkv),
+            *linear(layer.qkv, at.hidden, at.qkv),
             ops.rope_append(
                 at.qkv,
                 at.q,
@@ -214,11 +171,11 @@ class NativeDecoder:
                 scale=config.head_dim**-0.5,
                 window=window,
             ),
-            linear(layer.o, at.attended, at.delta),
+            *linear(layer.o, at.attended, at.delta),
             add_and_norm(layer.mlp_norm, delta=True),
-            linear(layer.gate_up, at.hidden, at.gate_up),
+            *linear(layer.gate_up, at.hidden, at.gate_up),
             ops.silu_mul(at.gate_up, at.inner),
-            linear(layer.down, at.inner, at.delta),
+            *linear(layer.down, at.inner, at.delta),
         ]
 
 
@@ -229,6 +186,11 @@ class NativeHidden:
     decoder: NativeDecoder
     step: _Step
 
+    def states(self, first: int, last: int) -> npt.NDArray[np.float32]:
+        """Hidden states of tokens ``first`` to ``last`` - 1."""
+        states: npt.NDArray[np.float32] = self.decoder.states(first, last).numpy()
+        return states
+
     def non_finite_tokens(self) -> Int64Array:
         """Tokens with a NaN or an infinity in their hidden state."""
         return self.decoder.non_finite_tokens(len(self.step.token_ids))
@@ -236,6 +198,10 @@ class NativeHidden:
     def logits(self, tokens: Int64Array) -> torch.Tensor:
         """Float32 logits of ``tokens``."""
         return self.decoder.logits(self.step, tokens)
+
+    def top(self, tokens: Int64Array, count: int) -> TopLogits:
+        """The ``count`` largest logits of ``tokens``, straight from the head."""
+        return self.decoder.top(self.step, tokens, count)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

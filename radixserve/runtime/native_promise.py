@@ -16,6 +16,7 @@ from radixserve.runtime.block_store import BlockStore
 from radixserve.runtime.forward_batch import ForwardBatch
 from radixserve.runtime.native_decoder import NativeDecoder
 from radixserve.runtime.native_weights import NativeWeights
+from radixserve.runtime.top_logits import TopLogits
 from radixserve.scheduler.plan import PlanRow, StepPlan
 
 # The pieces in which the context is computed, beside whole: they end inside attention's chunks, at their ends, in single tokens.
@@ -44,8 +45,8 @@ def broken_promises(library: NativeLibrary, config: ModelConfig, weights: Native
         kv.poison(np.arange(2 * blocks))
         return NativeDecoder(library, config, weights, kv, tokens=CONTEXT, logits_rows=HEAD_ROWS)
 
-    def run(subject: NativeDecoder, pieces: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Hidden states of stretches (first position, end, first block of the table), and logits of the last tokens."""
+    def run(subject: NativeDecoder, pieces: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor, TopLogits]:
+        """Hidden states of stretches (first position, end, first block of the table), logits of the last tokens, and the largest."""
         rows = tuple(
             PlanRow(
                 rid=str(table),
@@ -61,15 +62,15 @@ def broken_promises(library: NativeLibrary, config: ModelConfig, weights: Native
         hidden = subject.forward(ForwardBatch.from_plan(StepPlan(0, rows), block_size))
         length = pieces[0][1] - pieces[0][0]
         last = np.arange(max(0, length - HEAD_ROWS), length)
-        return subject.states(length), hidden.logits(last).clone()
+        return subject.states(0, length), hidden.logits(last).clone(), hidden.top(last, 1)
 
     reasons = []
     with torch.inference_mode():
-        states, logits = run(decoder(), [(0, CONTEXT, 0)])
+        states, logits, _ = run(decoder(), [(0, CONTEXT, 0)])
         pieces, start = decoder(), 0
         for extent in EXTENTS:
             end = start + extent
-            piece_states, piece_logits = run(pieces, [(start, end, 0), (start, end, blocks)])
+            piece_states, piece_logits, best = run(pieces, [(start, end, 0), (start, end, blocks)])
             if not torch.equal(piece_states, states[start:end]):
                 reasons.append(f"the native layers give a token other bits in a piece of {extent} than of {CONTEXT}")
                 break
@@ -77,5 +78,16 @@ def broken_promises(library: NativeLibrary, config: ModelConfig, weights: Native
             if first < end and not torch.equal(piece_logits[first - end :], logits[first - CONTEXT :][: end - first]):
                 reasons.append(f"the native LM head gives a row other bits among {extent} rows than among {HEAD_ROWS}")
                 break
+            if not _is_largest(best, piece_logits):
+                reasons.append(f"the native LM head finds another largest logit than among all of {extent} rows")
+                break
             start = end
     return reasons
+
+
+def _is_largest(best: TopLogits, logits: torch.Tensor) -> bool:
+    """Whether ``best`` [n, 1] holds id and bits of the largest logit of each row, the first of equal ones."""
+    values = logits.numpy()
+    ids = values.argmax(axis=1)
+    largest = values[np.arange(len(ids)), ids]
+    return np.array_equal(best.ids[:, 0], ids) and best.values[:, 0].tobytes() == largest.tobytes()

@@ -50,7 +50,8 @@ class NativeModelRunner(PlanRunner):
 
     ``num_blocks``, ``block_size``: the pool. ``max_batch_tokens``: what a step is expected to hold at most; longer ones run
     as well, after more memory was taken. ``threads``: of the kernels, for the whole process; 0 takes the cores this process
-    may use. Torch is set to one thread: it only moves blocks here, and its pool would spin on the cores the kernels need.
+    may use. ``keep_blocks``: matrices that a GGUF file holds in `BLOCK_FORMATS` stay as they are; otherwise all are packed in the
+    dtype of the weights. Torch is set to one thread: it only moves blocks here, and its pool would spin on the cores the kernels need.
     Raises `ConfigError` for what `unsupported` names.
     """
 
@@ -63,6 +64,7 @@ class NativeModelRunner(PlanRunner):
         block_size: int,
         max_batch_tokens: int,
         threads: int = 0,
+        keep_blocks: bool = False,
     ) -> None:
         super().__init__(model)
         config = model.config
@@ -75,7 +77,7 @@ class NativeModelRunner(PlanRunner):
         torch.set_num_threads(1)
         self.kv = BlockStore(config, num_blocks=num_blocks, block_size=block_size, dtype=self.dtype, device=self.device)
         with torch.inference_mode():
-            self._weights = NativeWeights.pack(config, model.weights)
+            self._weights = NativeWeights.pack(config, model.weights, keep_blocks=keep_blocks)
             self.decoder = NativeDecoder(
                 library, config, self._weights, self.kv, tokens=max_batch_tokens, logits_rows=self.logits_rows
             )
@@ -87,6 +89,7 @@ class NativeModelRunner(PlanRunner):
             "kernels": "native",
             "isa": self._library.isa,
             "dtype": str(self.dtype).removeprefix("torch."),
+            **self._weights.describe(),
             "device": str(self.device),
             "threads": self._library.threads,
             "kv_bytes": self.kv.num_bytes,

@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from radixserve.model.config import ModelConfig
-from radixserve.native.packing import PackedWeight, pack_dense
+from radixserve.model.gguf_weights import placement, stored_matrices
+from radixserve.native.abi import Format
+from radixserve.native.packing import BLOCK_BYTES, PackedWeight, pack_dense, pack_quantized
+
+BLOCK_FORMATS: dict[str, Format] = {form.name: form for form in BLOCK_BYTES}
+"""Tensor types of GGUF files that the kernels read as they are."""
+_FORMAT_NAMES = {Format.DENSE_BF16: "bfloat16", Format.DENSE_F32: "float32", **{f: f.name for f in BLOCK_BYTES}}
 
 
 @dataclass(frozen=True, slots=True)
-class NativeLinear:
+class NativePart:
     """A packed weight, and its bias in float32 where it has one."""
 
     weight: PackedWeight
     bias: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NativeLinear:
+    """A linear as parts whose outputs stand side by side: one, unless the file holds its weights in several formats."""
+
+    parts: tuple[NativePart, ...]
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether all parts are in the blocks of their file."""
+        return all(part.weight.in_blocks for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the packed weights in bytes."""
+        return sum(part.weight.nbytes for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +66,9 @@ class NativeLayer:
 class NativeWeights:
     """All of a decoder's weights, packed: nothing is shared with what they were packed from.
 
-    ``head`` is ``embed`` itself where the two are tied: the kernels look tokens up in the packed matrix. ``dtype`` is that of
-    the linears, of the activations between them, and of the KV.
+    ``head`` is ``embed`` itself where the two are tied: the kernels look tokens up in the packed matrix, whatever its format.
+    ``dtype`` is that of the dense linears, of the activations between them, and of the KV. ``formats`` counts the model's
+    matrices by the form they are packed in, ``dequantized`` those of stored types that the kernels do not read.
     """
 
     dtype: torch.dtype
@@ -49,52 +76,118 @@ class NativeWeights:
     layers: tuple[NativeLayer, ...]
     final_norm: torch.Tensor
     head: PackedWeight
+    formats: Mapping[str, int]
+    dequantized: Mapping[str, int]
 
     @property
     def num_bytes(self) -> int:
         """Size of the packed matrices in bytes."""
-        matrices = [self.embed] if self.head is self.embed else [self.embed, self.head]
-        for layer in self.layers:
-            matrices += [linear.weight for linear in (layer.qkv, layer.o, layer.gate_up, layer.down)]
-        return sum(matrix.nbytes for matrix in matrices)
+        tops = [self.embed] if self.head is self.embed else [self.embed, self.head]
+        linears = (linear for layer in self.layers for linear in (layer.qkv, layer.o, layer.gate_up, layer.down))
+        return sum(matrix.nbytes for matrix in tops) + sum(linear.nbytes for linear in linears)
+
+    def describe(self) -> dict[str, str]:
+        """What the matrices are: ``weights`` is ``native`` where some are in the file's own blocks, else the dtype of all."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        if not set(self.formats) & set(BLOCK_FORMATS):
+            return {"weights": dtype}
+        facts = {"weights": "native", "weight_formats": _listed(self.formats)}
+        if self.dequantized:
+            facts["weights_dequantized"] = f"{_listed(self.dequantized)} to {dtype}"
+        return facts
 
     @classmethod
-    def pack(cls, config: ModelConfig, weights: Mapping[str, torch.Tensor]) -> NativeWeights:
-        """Pack ``weights`` under canonical names, all linears of one dtype."""
-        embed = pack_dense(weights["embed"])
+    def pack(
+        cls,
+        config: ModelConfig,
+        weights: Mapping[str, torch.Tensor],
+        *,
+        keep_blocks: bool = False,
+    ) -> NativeWeights:
+        """Pack ``weights`` under canonical names, one matrix after the other.
+
+        ``keep_blocks``: matrices that the file holds in `BLOCK_FORMATS` are packed as they are; all others, and without it
+        all, in the dtype of the weights.
+        """
+        packer = _Packer(weights, keep_blocks)
+        embed = packer.matrix("embed")
         return cls(
-            dtype=weights["embed"].dtype,
+            dtype=packer.dtype,
             embed=embed,
-            layers=tuple(_pack_layer(weights, f"layers.{index}.") for index in range(config.num_layers)),
-            final_norm=_float(weights["final_norm"]),
-            head=embed if config.tied_head else pack_dense(weights["head"]),
+            layers=tuple(_pack_layer(packer, f"layers.{index}.") for index in range(config.num_layers)),
+            final_norm=packer.vector("final_norm"),
+            head=embed if config.tied_head else packer.matrix("head"),
+            formats=packer.formats,
+            dequantized=packer.dequantized,
         )
 
 
-def _pack_layer(weights: Mapping[str, torch.Tensor], prefix: str) -> NativeLayer:
-    def linear(*names: str) -> NativeLinear:
+def _listed(counts: Mapping[str, int]) -> str:
+    """``Q4_1 210, Q8_0 1``."""
+    return ", ".join(f"{name} {counts[name]}" for name in sorted(counts))
+
+
+class _Packer:
+    """Packs weights by name, in the form that the file and ``keep_blocks`` make of each."""
+
+    def __init__(self, weights: Mapping[str, torch.Tensor], keep_blocks: bool) -> None:
+        self.dtype, _ = placement(weights)
+        self.formats: Counter[str] = Counter()
+        self.dequantized: Counter[str] = Counter()
+        self._weights = weights
+        self._stored = stored_matrices(weights)
+        self._keep_blocks = keep_blocks
+
+    def matrix(self, *names: str) -> PackedWeight:
+        """Matrices of one form and one input as one."""
+        form = self._form(names[0])
+        stored = [self._stored[name] for name in names if name in self._stored]
+        if form is None:
+            packed = pack_dense(torch.cat([self._weights[name] for name in names]))
+        elif len(stored) == 1:
+            packed = pack_quantized(form, stored[0].blocks(), stored[0].in_features)
+        else:
+            packed = pack_quantized(form, np.concatenate([matrix.blocks() for matrix in stored]), stored[0].in_features)
+        for matrix in stored:
+            if form is None:
+                self.dequantized[matrix.type_name] += 1
+            matrix.release()
+        self.formats[_FORMAT_NAMES[packed.format]] += len(names)
+        return packed
+
+    def linear(self, prefix: str, *names: str) -> NativeLinear:
         """Several linears of one input as one; they all have a bias, or none has."""
-        biases = [weights[f"{prefix}{name}_bias"] for name in names if f"{prefix}{name}_bias" in weights]
-        assert len(biases) in (0, len(names)), names
-        matrix = torch.cat([weights[prefix + name] for name in names])
-        return NativeLinear(pack_dense(matrix), _float(torch.cat(biases)) if biases else None)
+        biased = [f"{prefix}{name}_bias" in self._weights for name in names]
+        assert all(biased) or not any(biased), names
+        parts = []
+        for _, group in itertools.groupby(names, lambda name: self._form(prefix + name)):
+            alike = [prefix + name for name in group]
+            bias = torch.cat([self.vector(f"{name}_bias") for name in alike]) if biased[0] else None
+            parts.append(NativePart(self.matrix(*alike), bias))
+        return NativeLinear(tuple(parts))
 
-    def head_norm(name: str) -> torch.Tensor | None:
-        weight = weights.get(prefix + name)
-        return None if weight is None else _float(weight)
+    def vector(self, name: str) -> torch.Tensor:
+        """A float32 copy."""
+        return self._weights[name].detach().to(torch.float32, copy=True).contiguous()
 
+    def optional_vector(self, name: str) -> torch.Tensor | None:
+        """A float32 copy, None where the model has no such vector."""
+        return self.vector(name) if name in self._weights else None
+
+    def _form(self, name: str) -> Format | None:
+        """The block format in which the weight is kept; None where it is packed dense."""
+        stored = self._stored.get(name)
+        return BLOCK_FORMATS.get(stored.type_name) if stored is not None and self._keep_blocks else None
+
+
+def _pack_layer(packer: _Packer, prefix: str) -> NativeLayer:
     return NativeLayer(
-        attn_norm=_float(weights[prefix + "attn_norm"]),
-        qkv=linear("q", "k", "v"),
-        q_norm=head_norm("q_norm"),
-        k_norm=head_norm("k_norm"),
-        o=linear("o"),
-        mlp_norm=_float(weights[prefix + "mlp_norm"]),
-        gate_up=linear("gate", "up"),
-        down=linear("down"),
+        attn_norm=packer.vector(prefix + "attn_norm"),
+        qkv=packer.linear(prefix, "q", "k", "v"),
+        q_norm=packer.optional_vector(prefix + "q_norm"),
+        k_norm=packer.optional_vector(prefix + "k_norm"),
+        o=packer.linear(prefix, "o"),
+        mlp_norm=packer.vector(prefix + "mlp_norm"),
+        gate_up=packer.linear(prefix, "gate", "up"),
+        down=packer.linear(prefix, "down"),
     )
-
-
-def _float(vector: torch.Tensor) -> torch.Tensor:
-    """A float32 copy."""
-    return vector.detach().to(torch.float32, copy=True).contiguous()

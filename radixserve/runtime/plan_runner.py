@@ -5,19 +5,23 @@ from __future__ import annotations
 import dataclasses
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from radixserve.errors import RequestFailed
 from radixserve.messages import TokenLogprob
 from radixserve.model.config import ModelConfig
+from radixserve.model.gguf_weights import placement
 from radixserve.runtime.block_store import BlockStore
 from radixserve.runtime.forward_batch import ForwardBatch, Int64Array
-from radixserve.runtime.sampler import Sampler
-from radixserve.scheduler.plan import PlanRow, RowResult, StepPlan, StepResult
+from radixserve.runtime.sampler import MOST_CANDIDATES, Sampler
+from radixserve.runtime.token_choice import Choices, TokenChoice
+from radixserve.runtime.top_logits import TopLogits
+from radixserve.scheduler.plan import Int32Array, PlanRow, RowResult, StepPlan, StepResult
 
 LOGITS_BYTES = 32 << 20
 
@@ -43,7 +47,7 @@ class RunnableModel(Protocol):
 
     @property
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """Weights under canonical names; the dtype of ``embed`` is the dtype of the forward pass and of the KV."""
+        """Weights under canonical names; the dtype of the matrices is the dtype of the forward pass and of the KV."""
 
     @property
     def generation(self) -> EndTokens:
@@ -53,11 +57,25 @@ class RunnableModel(Protocol):
 class HiddenStates(Protocol):
     """What a forward pass leaves of its T tokens, before the final norm; valid until the next forward pass."""
 
+    def states(self, first: int, last: int) -> npt.NDArray[np.float32]:
+        """The hidden states [n, hidden] themselves of tokens ``first`` to ``last`` - 1; only to be read."""
+
     def non_finite_tokens(self) -> Int64Array:
         """Ascending indices in T of the tokens with a NaN or an infinity in their hidden state."""
 
     def logits(self, tokens: Int64Array) -> torch.Tensor:
         """Float32 logits [n, vocab] of ``tokens`` [n], indices in T; valid until the next call. The caller bounds n."""
+
+
+@runtime_checkable
+class ShortHead(Protocol):
+    """Hidden states whose path has a shorter way to the largest logits than through all of them."""
+
+    def top(self, tokens: Int64Array, count: int) -> TopLogits:
+        """The ``count`` (at most the vocabulary) largest logits of ``tokens`` [n], with the bits that `HiddenStates.logits` gives them.
+
+        Valid until the next call. The caller bounds n.
+        """
 
 
 class PlanRunner(ABC):
@@ -66,11 +84,11 @@ class PlanRunner(ABC):
     kv: BlockStore
 
     def __init__(self, model: RunnableModel) -> None:
-        embed = model.weights["embed"]
         self.config = model.config
-        self.device, self.dtype = embed.device, embed.dtype
+        self.dtype, self.device = placement(model.weights)
         self.sampler = Sampler(model.config.vocab_size, tuple(model.generation.eos_ids))
         self.logits_rows = max(1, LOGITS_BYTES // (4 * model.config.vocab_size))
+        self._final_norm = model.weights["final_norm"].double().cpu().numpy()
 
     @abstractmethod
     def describe(self) -> dict[str, str | int]:
@@ -84,8 +102,10 @@ class PlanRunner(ABC):
     def forward(self, batch: ForwardBatch) -> HiddenStates:
         """All layers over the batch; K and V of its tokens are in ``kv`` afterwards."""
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    def execute(self, plan: StepPlan, choices: Choices | None = None) -> StepResult:
         """Copy blocks, run the forward pass, draw tokens.
+
+        ``choices``: of the rows that may not draw every token; waited for after the forward pass.
 
         A row whose hidden states or logits are not finite gets an error and nothing else; the other rows are untouched
         by it. Anything that raises has failed the whole step: its KV slots hold garbage, nothing was drawn.
@@ -93,15 +113,16 @@ class PlanRunner(ABC):
         began = time.perf_counter()
         with torch.inference_mode():
             self.kv.copy_blocks(plan.copies)
-            rows = self._run(plan) if plan.rows else ()
+            rows = self._run(plan, choices) if plan.rows else ()
         return StepResult(plan.step, rows, time.perf_counter() - began)
 
-    def _run(self, plan: StepPlan) -> tuple[RowResult, ...]:
+    def _run(self, plan: StepPlan, choices: Choices | None) -> tuple[RowResult, ...]:
         batch = ForwardBatch.from_plan(plan, self.kv.block_size, self.device)
         hidden = self.forward(batch)
         results = self._non_finite_rows(batch, plan, hidden)
-        self._prompt_logprobs(batch, plan, hidden, results)
-        self._sample(batch, plan, hidden, results)
+        self._target_logprobs(batch, plan, hidden, results)
+        self._sample(batch, plan, hidden, results, choices.wait() if choices is not None else {})
+        self._states(batch, plan, hidden, results)
         return tuple(results.get(index, RowResult()) for index in range(batch.num_rows))
 
     def _non_finite_rows(self, batch: ForwardBatch, plan: StepPlan, hidden: HiddenStates) -> dict[int, RowResult]:
@@ -113,40 +134,107 @@ class PlanRunner(ABC):
             results.setdefault(row, RowResult(error=f"non-finite hidden state at position {position}"))
         return results
 
-    def _sample(self, batch: ForwardBatch, plan: StepPlan, hidden: HiddenStates, results: dict[int, RowResult]) -> None:
+    def _sample(
+        self,
+        batch: ForwardBatch,
+        plan: StepPlan,
+        hidden: HiddenStates,
+        results: dict[int, RowResult],
+        choices: Mapping[str, TokenChoice],
+    ) -> None:
         """Draw the tokens of the rows that want some and have no error, in slices of bounded memory."""
         failed = {row for row, result in results.items() if result.error is not None}
-        drawing = [place for place, row in enumerate(batch.sample_rows.tolist()) if row not in failed]
-        for first in range(0, len(drawing), self.logits_rows):
-            part = drawing[first : first + self.logits_rows]
+        # Rows that a few of their logits decide are drawn apart from those that need all, by the number they need.
+        drawing: dict[int | None, list[int]] = {}
+        for place, row in enumerate(batch.sample_rows.tolist()):
+            if row not in failed:
+                drawing.setdefault(self._needed_logits(plan.rows[row], hidden), []).append(place)
+        parts = [
+            (needed, places[first : first + self.logits_rows])
+            for needed, places in drawing.items()
+            for first in range(0, len(places), self.logits_rows)
+        ]
+        for needed, part in parts:
             rows = batch.sample_rows[part].tolist()
-            logits = hidden.logits(batch.sample_tokens[part])
-            drawn = self.sampler.sample([plan.rows[row] for row in rows], logits)
+            drawn = self._draw([plan.rows[row] for row in rows], hidden, batch.sample_tokens[part], needed, choices)
             for row, result in zip(rows, drawn, strict=True):
                 if row in results and result.error is None:
-                    result = dataclasses.replace(result, prompt_logprobs=results[row].prompt_logprobs)
+                    scored = results[row]
+                    result = dataclasses.replace(
+                        result, prompt_logprobs=scored.prompt_logprobs, forced_logprobs=scored.forced_logprobs
+                    )
                 results[row] = result
 
-    def _prompt_logprobs(
+    def _needed_logits(self, row: PlanRow, hidden: HiddenStates) -> int | None:
+        """The number of its largest logits to draw ``row`` from; None for all of them."""
+        candidates = self.sampler.candidates(row) if isinstance(hidden, ShortHead) else None
+        # Two numbers only, one and many, so that rows with different filters still share a pass.
+        return candidates if candidates in (None, 1) else min(MOST_CANDIDATES, self.config.vocab_size)
+
+    def _draw(
+        self,
+        rows: list[PlanRow],
+        hidden: HiddenStates,
+        tokens: Int64Array,
+        needed: int | None,
+        choices: Mapping[str, TokenChoice],
+    ) -> list[RowResult]:
+        if needed is not None and isinstance(hidden, ShortHead):
+            return self.sampler.sample_top(rows, hidden.top(tokens, needed))
+        return self.sampler.sample(rows, hidden.logits(tokens), choices)
+
+    def _target_logprobs(
         self, batch: ForwardBatch, plan: StepPlan, hidden: HiddenStates, results: dict[int, RowResult]
     ) -> None:
-        """Prompt logprobs of the rows that want them, in slices of bounded memory."""
+        """Logprobs of prompt tokens and of forced tokens, for the rows that want them."""
         for index, row in enumerate(plan.rows):
-            if row.prompt_logprob_targets is None or len(row.prompt_logprob_targets) == 0 or index in results:
+            if (row.prompt_logprob_targets is None and row.forced_targets is None) or index in results:
                 continue
-            first = int(batch.query_start[index]) + row.prompt_logprob_start - row.start
+            shift = int(batch.query_start[index]) - row.start
             try:
-                results[index] = RowResult(prompt_logprobs=tuple(self._score(row, hidden, first)))
+                results[index] = RowResult(
+                    prompt_logprobs=self._score(
+                        row,
+                        hidden,
+                        shift + row.prompt_logprob_start,
+                        row.prompt_logprob_targets,
+                        self.sampler.prompt_logprobs,
+                    ),
+                    forced_logprobs=self._score(
+                        row, hidden, shift + row.forced_start, row.forced_targets, self.sampler.forced_logprobs
+                    ),
+                )
             except RequestFailed as failure:
                 results[index] = RowResult(error=failure.reason)
 
-    def _score(self, row: PlanRow, hidden: HiddenStates, first: int) -> list[TokenLogprob]:
-        """Logprobs of the row's targets, whose logits come from tokens ``first`` on of the batch."""
-        assert row.prompt_logprob_targets is not None
-        wanted = len(row.prompt_logprob_targets)
+    def _score(
+        self,
+        row: PlanRow,
+        hidden: HiddenStates,
+        first: int,
+        targets: Int32Array | None,
+        score: Callable[[PlanRow, torch.Tensor, int], list[TokenLogprob]],
+    ) -> tuple[TokenLogprob, ...]:
+        """Logprobs of ``targets``, whose logits come from tokens ``first`` on of the batch, in slices of bounded memory."""
+        wanted = 0 if targets is None else len(targets)
         entries: list[TokenLogprob] = []
         for offset in range(0, wanted, self.logits_rows):
             count = min(self.logits_rows, wanted - offset)
             logits = hidden.logits(np.arange(first + offset, first + offset + count))
-            entries.extend(self.sampler.prompt_logprobs(row, logits, offset))
-        return entries
+            entries.extend(score(row, logits, offset))
+        return tuple(entries)
+
+    def _states(self, batch: ForwardBatch, plan: StepPlan, hidden: HiddenStates, results: dict[int, RowResult]) -> None:
+        """Final hidden states, after the final norm, of the rows that want them and have no error.
+
+        The norm is computed in float64 here, and by itself for each token, so all paths have the same one.
+        """
+        for index, row in enumerate(plan.rows):
+            result = results.get(index, RowResult())
+            if row.states_from is None or result.error is not None:
+                continue
+            end = int(batch.query_start[index + 1])
+            states = hidden.states(end - (row.end - row.states_from), end).astype(np.float64)
+            for state in states:
+                state *= self._final_norm / np.sqrt((state * state).mean() + self.config.rms_norm_eps)
+            results[index] = dataclasses.replace(result, states=states)

@@ -6,24 +6,31 @@ order depends on the vocabulary alone: a row's tokens and logprobs have the same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from radixserve.errors import RequestFailed
-from radixserve.messages import TokenLogprob
-from radixserve.runtime.logits_processors import process
+from radixserve.messages import SamplingParams, TokenLogprob
+from radixserve.runtime.logits_processors import applies, process
 from radixserve.runtime.logprobs import LogprobRow
 from radixserve.runtime.random_numbers import uniform
+from radixserve.runtime.selection import IndexArray
+from radixserve.runtime.token_choice import TokenChoice
 from radixserve.runtime.token_distribution import TokenDistribution
-from radixserve.scheduler.plan import PlanRow, RowResult
+from radixserve.runtime.top_logits import TopLogits
+from radixserve.scheduler.plan import Int32Array, PlanRow, RowResult
 
 if TYPE_CHECKING:
     import torch
 
 Float32Array = npt.NDArray[np.float32]
+
+# A filter that keeps more tokens than this looks for them among all logits.
+MOST_CANDIDATES = 64
 
 
 class Sampler:
@@ -36,8 +43,12 @@ class Sampler:
         self.vocab_size = vocab_size
         self.eos_ids = eos_ids
 
-    def sample(self, rows: Sequence[PlanRow], logits: torch.Tensor) -> list[RowResult]:
+    def sample(
+        self, rows: Sequence[PlanRow], logits: torch.Tensor, choices: Mapping[str, TokenChoice] | None = None
+    ) -> list[RowResult]:
         """One result for each of ``rows``, in their order.
+
+        ``choices``: what those draw among that are named in it, by row id.
 
         ``logits`` float32 [n, V] belongs to those rows that draw (``num_samples`` > 0), in order, and is only read. A
         row whose logits are not finite, or whose every token is banned, gets an ``error`` and disturbs no other.
@@ -61,8 +72,37 @@ class Sampler:
             if not finite[taken]:
                 results.append(RowResult(error=_non_finite(row.end - 1, peaks[taken])))
             else:
-                results.append(self._sample_row(row, values[taken], greedy[taken]))
+                choice = choices.get(row.rid) if choices else None
+                results.append(self._sample_row(row, values[taken], greedy[taken], choice))
             taken += 1
+        return results
+
+    def candidates(self, row: PlanRow) -> int | None:
+        """How many of a row's largest logits decide what is drawn; None where all of its logits are needed.
+
+        All are for constraints, logprobs, penalties, biases, bans, and draws that ``top_k`` does not keep to `MOST_CANDIDATES`.
+        """
+        sampling = row.sampling
+        if sampling.constraint is not None or sampling.logprobs is not None or applies(row, self.eos_ids):
+            return None
+        if sampling.temperature == 0.0:
+            return 1
+        return sampling.top_k if 0 < sampling.top_k < min(MOST_CANDIDATES + 1, self.vocab_size) else None
+
+    def sample_top(self, rows: Sequence[PlanRow], top: TopLogits) -> list[RowResult]:
+        """`sample` for rows that draw and have `candidates`, from at least so many of their largest logits: the same results."""
+        assert len(top.ids) == len(rows), f"the largest logits of {len(top.ids)} rows for {len(rows)}"
+        results = []
+        for row, ids, values in zip(rows, top.ids, top.values, strict=True):
+            if not np.isfinite(values[0]):
+                results.append(RowResult(error=_non_finite(row.end - 1, values[0])))
+                continue
+            if row.sampling.temperature == 0.0:
+                results.append(RowResult((int(ids[0]),) * row.num_samples))
+                continue
+            kept = np.argsort(ids[: row.sampling.top_k])
+            distribution = TokenDistribution.of_kept(ids[kept].astype(np.intp), values[kept], row.sampling)
+            results.append(RowResult(_draw(row, distribution)))
         return results
 
     def prompt_logprobs(self, row: PlanRow, logits: torch.Tensor, offset: int) -> list[TokenLogprob]:
@@ -73,15 +113,27 @@ class Sampler:
         """
         targets, count = row.prompt_logprob_targets, row.sampling.prompt_logprobs
         assert targets is not None and count is not None, "the row wants prompt logprobs"
-        wanted = targets[offset : offset + len(logits)].tolist()
+        return self._score(row, logits, targets[offset:], row.prompt_logprob_start + offset, count)
+
+    def forced_logprobs(self, row: PlanRow, logits: torch.Tensor, offset: int) -> list[TokenLogprob]:
+        """Raw logprobs, marked ``forced``, of the row's forced tokens [offset, offset + m); otherwise as `prompt_logprobs`."""
+        targets, count = row.forced_targets, row.sampling.logprobs
+        assert targets is not None and count is not None, "the row has forced tokens and wants logprobs"
+        entries = self._score(row, logits, targets[offset:], row.forced_start + offset, count)
+        return [_forced(entry) for entry in entries]
+
+    def _score(
+        self, row: PlanRow, logits: torch.Tensor, targets: Int32Array, first: int, count: int
+    ) -> list[TokenLogprob]:
+        """Raw logprobs of the first m ``targets``, with ``count`` alternatives; ``logits`` [m, V] are of position ``first`` on."""
+        wanted = targets[: len(logits)].tolist()
         entries = []
         for index, (token, values) in enumerate(zip(wanted, self._read(logits, len(wanted)), strict=True)):
             peak = values.max()
             if not np.isfinite(peak):
-                position = row.prompt_logprob_start + offset + index
-                raise RequestFailed(row.rid, _non_finite(position, peak))
+                raise RequestFailed(row.rid, _non_finite(first + index, peak))
             logprobs = LogprobRow.raw(values)
-            entries.append(logprobs.entry(token, logprobs.top(count)))
+            entries.append(logprobs.entry(token, logprobs.top(count), logprobs.of(row.sampling.logprob_token_ids)))
         return entries
 
     def _read(self, logits: torch.Tensor, count: int) -> Float32Array:
@@ -89,29 +141,60 @@ class Sampler:
         assert tuple(logits.shape) == (count, self.vocab_size), f"{tuple(logits.shape)} logits for {count} rows"
         return np.ascontiguousarray(logits.detach().float().cpu().numpy())
 
-    def _sample_row(self, row: PlanRow, logits: Float32Array, greedy: int) -> RowResult:
-        """Draw for one row of finite ``logits`` [V] whose largest is at ``greedy``."""
+    def _sample_row(
+        self, row: PlanRow, logits: Float32Array, greedy: int, choice: TokenChoice | None = None
+    ) -> RowResult:
+        """Draw for one row of finite ``logits`` [V] whose largest is at ``greedy``, among ``choice`` if one is given."""
         sampling = row.sampling
-        processed = process(logits, row, self.eos_ids)
-        if processed is not logits:
-            greedy = int(processed.argmax())
-            if processed[greedy] == -np.inf:
+        allowed: IndexArray | None = None
+        if choice is not None:
+            if choice.error is not None:
+                return RowResult(error=choice.error)
+            allowed = choice.allowed
+        processed = process(logits, row, self.eos_ids, allowed)
+        if processed is not logits or allowed is not None:
+            among = processed if allowed is None else processed[allowed]
+            best = int(among.argmax())
+            if among[best] == -np.inf:
                 return RowResult(error="no token is left to draw: min_tokens bans every one of finite logit")
+            greedy = best if allowed is None else int(allowed[best])
         distribution: TokenDistribution | None = None
         if sampling.temperature == 0.0:
             tokens = (greedy,) * row.num_samples
         else:
-            distribution = TokenDistribution.of(processed, sampling)
-            samples = range(row.first_sample, row.first_sample + row.num_samples)
-            tokens = tuple(distribution.token(uniform(row.seed, sample, row.end)) for sample in samples)
+            distribution = TokenDistribution.of(processed, sampling, allowed)
+            tokens = _draw(row, distribution)
+        settled = tokens
+        if choice is not None and choice.settle is not None:
+            settled = tuple(map(choice.settle, tokens))
         if sampling.logprobs is None:
-            return RowResult(tokens)
-        if sampling.logprobs_mode == "raw":
-            logprobs = LogprobRow.raw(logits)
-        else:
-            logprobs = LogprobRow.processed(distribution or TokenDistribution.of(processed, sampling))
-        top = logprobs.top(sampling.logprobs)
-        return RowResult(tokens, tuple(logprobs.entry(token, top) for token in tokens))
+            return RowResult(settled)
+        raw = LogprobRow.raw(logits)
+        logprobs = raw
+        if sampling.logprobs_mode == "processed":
+            logprobs = LogprobRow.processed(distribution or TokenDistribution.of(processed, sampling, allowed))
+        top, asked = logprobs.top(sampling.logprobs), logprobs.of(sampling.logprob_token_ids)
+        entries = (
+            # A token that was put in the place of the drawn one may not be in the distribution at all.
+            logprobs.entry(token, top, asked) if token == drawn else _forced(_raw_entry(raw, token, sampling))
+            for token, drawn in zip(settled, tokens, strict=True)
+        )
+        return RowResult(settled, tuple(entries))
+
+
+def _draw(row: PlanRow, distribution: TokenDistribution) -> tuple[int, ...]:
+    """The tokens of all samples of the row."""
+    samples = range(row.first_sample, row.first_sample + row.num_samples)
+    return tuple(distribution.token(uniform(row.seed, sample, row.end)) for sample in samples)
+
+
+def _raw_entry(raw: LogprobRow, token: int, sampling: SamplingParams) -> TokenLogprob:
+    assert sampling.logprobs is not None, "logprobs are wanted"
+    return raw.entry(token, raw.top(sampling.logprobs), raw.of(sampling.logprob_token_ids))
+
+
+def _forced(entry: TokenLogprob) -> TokenLogprob:
+    return msgspec.structs.replace(entry, forced=True)
 
 
 def _non_finite(position: int, peak: np.float32) -> str:

@@ -30,17 +30,28 @@ class TokenDistribution:
     weights: Float64Array
 
     @classmethod
-    def of(cls, logits: FloatArray, sampling: SamplingParams) -> TokenDistribution:
+    def of(cls, logits: FloatArray, sampling: SamplingParams, allowed: IndexArray | None = None) -> TokenDistribution:
         """Filter one row of logits, float[V] without NaN or +inf and with a finite value.
+
+        ``allowed``: ids, ascending, that alone may be drawn; one of them has a finite logit.
 
         ``sampling.temperature`` 0 takes the logits as they are and applies no filter: nothing is drawn then, and
         the distribution only serves processed logprobs.
         """
+        if allowed is not None:
+            logits = logits[allowed]
+        if sampling.temperature != 0.0 and 0 < sampling.top_k < len(logits):
+            kept = largest(logits, sampling.top_k)
+            return cls.of_kept(kept if allowed is None else allowed[kept], logits[kept], sampling)
+        return cls.of_kept(allowed, logits, sampling)
+
+    @classmethod
+    def of_kept(cls, ids: IndexArray | None, logits: FloatArray, sampling: SamplingParams) -> TokenDistribution:
+        """`of`, where ``top_k`` has done its part already.
+
+        ``ids``: the tokens that it keeps, ascending; ``logits``: theirs. None is all tokens.
+        """
         greedy = sampling.temperature == 0.0
-        ids: IndexArray | None = None
-        if not greedy and 0 < sampling.top_k < len(logits):
-            ids = largest(logits, sampling.top_k)
-            logits = logits[ids]
         scores = np.subtract(logits, float(logits.max()), dtype=np.float64)
         if not greedy and sampling.temperature != 1.0:
             # A tiny temperature may give -inf, which is the right limit, but never NaN: the largest stays 0.

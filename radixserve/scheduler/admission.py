@@ -48,7 +48,10 @@ class StepForecast:
 
     def look(self, request: Request) -> Forecast:
         """The forecast for ``request``, which is not accepted yet."""
-        start = request.lease.node if request.lease is not None else None
+        lease = request.lease
+        if lease is not None and not self._cache.may_rematch(lease, request.match_limit):
+            return Forecast(Match(lease.node, lease.node.end), request.num_computed)
+        start = lease.node if lease is not None else None
         match = self._cache.match(request.namespace, request.key, request.match_limit, start)
         in_place = max(match.total, request.num_computed)
         if self._cache.config.prefix_cache == "on":

@@ -33,6 +33,10 @@ class PlanRow:
     ``prompt_logprob_targets``
         ``targets[j]`` is the token that follows position ``prompt_logprob_start + j``; the logits of those
         positions (all inside this row) are wanted for prompt logprobs.
+    ``states_from``
+        the final hidden states of the positions from here to the row's end are wanted; None: of none.
+    ``forced_targets``
+        likewise from position ``forced_start`` on, for output tokens that are not drawn and whose logprobs are wanted.
     """
 
     rid: str
@@ -47,6 +51,9 @@ class PlanRow:
     history: Int32Array | None = None
     prompt_logprob_start: int = 0
     prompt_logprob_targets: Int32Array | None = None
+    forced_start: int = 0
+    forced_targets: Int32Array | None = None
+    states_from: int | None = None
 
     @property
     def end(self) -> int:
@@ -75,14 +82,18 @@ class StepPlan:
 class RowResult:
     """What one row brought: drawn tokens with their logprobs, prompt logprobs, or an error that is its alone.
 
-    ``logprobs`` is empty unless ``sampling.logprobs`` asks for them; ``prompt_logprobs`` has one entry per wanted
-    target. ``error`` is set when the row's logits were not finite; then nothing was drawn.
+    ``logprobs`` is empty unless ``sampling.logprobs`` asks for them; ``prompt_logprobs`` and ``forced_logprobs`` have one
+    entry per wanted target.
+    ``states``: the wanted hidden states, float64 [n, hidden]. ``error`` is set when the row's logits were not finite; then
+    nothing was drawn.
     """
 
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     error: str | None = None
+    forced_logprobs: tuple[TokenLogprob, ...] = ()
+    states: npt.NDArray[np.float64] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

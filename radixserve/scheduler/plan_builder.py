@@ -10,7 +10,7 @@ from radixserve.cache.lease import Lease
 from radixserve.cache.prefix_cache import PrefixCache
 from radixserve.cache.token_key import TOKEN_BYTES, decode_tokens
 from radixserve.scheduler.budget import chunk_end
-from radixserve.scheduler.plan import PlanRow, StepPlan
+from radixserve.scheduler.plan import Int32Array, PlanRow, StepPlan
 from radixserve.scheduler.request import Request
 
 
@@ -116,12 +116,13 @@ class PlanBuilder:
 
     def _row(self, request: Request, lease: Lease, start: int, end: int) -> PlanRow:
         sampling = request.sampling
-        complete = end == request.num_tokens and request.max_tokens > 0
+        complete = end == request.num_tokens and request.draws
         num_samples = (1 if request.forked else sampling.n) if complete else 0
         first, targets = request.logprob_next - 1, None
         last = min(end, request.num_prompt - 1)
         if request.wants_prompt_logprobs and first < last:
             targets = decode_tokens(request.key[(first + 1) * TOKEN_BYTES : (last + 1) * TOKEN_BYTES])
+        forced_start, forced_targets = _forced_targets(request, end)
         return PlanRow(
             rid=request.rid,
             start=start,
@@ -135,4 +136,21 @@ class PlanBuilder:
             history=decode_tokens(request.key) if num_samples and sampling.needs_history else None,
             prompt_logprob_start=first if targets is not None else 0,
             prompt_logprob_targets=targets,
+            forced_start=forced_start,
+            forced_targets=forced_targets,
+            states_from=None if request.pool is None else request.pool.start_in(start, end),
         )
+
+
+def _forced_targets(request: Request, end: int) -> tuple[int, Int32Array | None]:
+    """The forced tokens whose logprobs a row up to ``end`` can give, and the position before the first of them."""
+    if request.sampling.logprobs is None:
+        return 0, None
+    if request.unscored:
+        first = request.num_tokens - request.unscored
+        last = min(end + 1, request.num_tokens)
+        if first < last:
+            return first - 1, decode_tokens(request.key[first * TOKEN_BYTES : last * TOKEN_BYTES])
+    elif request.forced and end == request.num_tokens:
+        return end - 1, np.array([request.forced[0]], np.int32)
+    return 0, None

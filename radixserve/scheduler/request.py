@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import enum
 import time
+from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from radixserve.cache.namespace import Namespace
 from radixserve.cache.token_key import Key, encode_tokens, key_length
-from radixserve.messages import FinishReason, SamplingParams, Timings, TokenLogprob
+from radixserve.messages import FinishReason, Pooling, SamplingParams, Timings, TokenLogprob
+from radixserve.scheduler.pooling import Pool
 
 if TYPE_CHECKING:
     from radixserve.cache.lease import Lease
@@ -29,6 +31,35 @@ class RequestState(enum.StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a sequence ends by itself, without a limit or a stop token."""
+
+    reason: FinishReason
+    stop_reason: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """What must come next: ``tokens`` that nobody draws, and after them the end, if ``ending`` says so."""
+
+    tokens: tuple[int, ...] = ()
+    ending: Ending | None = None
+
+
+class Continuation(Protocol):
+    """Follows one sequence's output and says what must come next, where it leaves no choice."""
+
+    def begin(self) -> Follow:
+        """What the output begins with. Asked once, before anything is drawn."""
+
+    def after(self, token: int) -> Follow:
+        """What follows ``token``, which was just drawn. Raises `MatcherFailed`, which ends the sequence with an error."""
+
+    def copy(self) -> Continuation:
+        """One at the same place that goes its own way: samples part here."""
 
 
 @dataclass(slots=True)
@@ -53,17 +84,26 @@ class Request:
     ``num_computed`` chases ``num_tokens``: there is no prefill and no decode phase. ``num_computed`` counts tokens
     whose KV is in place once all planned steps have run. ``arrival`` orders requests and survives preemption;
     ``order`` tells samples of one arrival apart.
-    ``frontier``: positions below it were once counted as cached or computed.
+    ``frontier``: positions below it were once counted as cached or computed. ``error_param``: the field of the request that an
+    ``error`` is owed to; None for the engine's own failures.
+    ``continuation`` says which tokens must follow those that are drawn. ``forced``: such tokens that were not appended yet (they
+    come one a step); ``unscored``: how many of the last tokens were appended without being drawn and are still owed their
+    logprobs; ``ending``: what happens when no more of either are left. ``pool`` gathers the prompt's hidden states where
+    they are wanted.
     """
 
     __slots__ = (
         "aborted",
         "arrival",
+        "continuation",
         "created_at",
+        "ending",
         "error",
+        "error_param",
         "finish_reason",
         "finished_at",
         "first_token_at",
+        "forced",
         "forked",
         "frontier",
         "group",
@@ -77,6 +117,7 @@ class Request:
         "num_preemptions",
         "num_prompt",
         "num_tokens",
+        "pool",
         "priority",
         "queued_step",
         "rid",
@@ -87,6 +128,7 @@ class Request:
         "started_step",
         "state",
         "stop_reason",
+        "unscored",
     )
 
     def __init__(
@@ -100,6 +142,8 @@ class Request:
         seed: int,
         priority: int = 0,
         created_at: float | None = None,
+        continuation: Continuation | None = None,
+        pooling: Pooling | None = None,
     ) -> None:
         self.rid = rid
         self.key = bytearray(tokens)
@@ -122,9 +166,15 @@ class Request:
         self.logprob_next = max(1, sampling.logprob_start)
         self.group.first_logprob = self.logprob_next
         self.num_preemptions = 0
+        self.pool = None if pooling is None else Pool(pooling, self.num_prompt)
+        self.continuation = continuation
+        self.forced: deque[int] = deque()
+        self.unscored = 0
+        self.ending: Ending | None = None
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
         self.error: str | None = None
+        self.error_param: str | None = None
         self.queued_step = 0
         self.started_step: int | None = None
         self.created_at = time.monotonic() if created_at is None else created_at
@@ -160,13 +210,21 @@ class Request:
     @property
     def match_limit(self) -> int:
         """How many tokens may be served from the cache: one must be computed, and all whose logits are wanted."""
-        limit = self.num_tokens - 1
+        # Forced tokens that are owed logprobs get them from the logits of the tokens before them.
+        limit = self.num_tokens - 1 - self.unscored
+        if self.pool is not None:
+            limit = min(limit, self.pool.next)
         return min(limit, self.logprob_next - 1) if self.wants_prompt_logprobs else limit
 
-    def append(self, token: int) -> None:
-        """A token was drawn."""
-        self.key += encode_tokens((token,))
-        self.num_tokens += 1
+    @property
+    def draws(self) -> bool:
+        """Whether a token is drawn once all known tokens are computed."""
+        return self.max_tokens > 0 and not self.forced and self.ending is None
+
+    def append(self, *tokens: int) -> None:
+        """Tokens were drawn, or must follow one that was."""
+        self.key += encode_tokens(tokens)
+        self.num_tokens += len(tokens)
 
     def count_cached(self, upto: int) -> None:
         """Positions below ``upto`` are in place without this request having computed them."""
@@ -174,7 +232,7 @@ class Request:
         self.frontier = max(self.frontier, upto)
 
     def sample(self, index: int) -> Request:
-        """Parallel sample ``index`` of this request: the same prompt, nothing drawn, nothing leased."""
+        """Parallel sample ``index`` of this request: the same tokens, nothing drawn, nothing leased."""
         twin = Request(
             f"{self.group.rid}#{index}",
             self.key,
@@ -185,6 +243,9 @@ class Request:
             priority=self.priority,
             created_at=self.created_at,
         )
+        twin.num_prompt = self.num_prompt
+        twin.forced, twin.ending = deque(self.forced), self.ending
+        twin.continuation = self.continuation.copy() if self.continuation is not None else None
         twin.group = self.group
         twin.sample_index = index
         twin.forked = True

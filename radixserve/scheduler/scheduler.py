@@ -12,43 +12,21 @@ Inside a step the decodes come first, all of them; what the budget leaves is sha
 
 from __future__ import annotations
 
-import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from radixserve.cache.lease import Lease
 from radixserve.cache.prefix_cache import PrefixCache
 from radixserve.config import SchedulerConfig
-from radixserve.messages import FinishReason, TokenLogprob
+from radixserve.messages import FinishReason
 from radixserve.scheduler.admission import Admission, StepForecast
 from radixserve.scheduler.budget import CostModel, split_budget, step_work
+from radixserve.scheduler.output import OutputLog, SchedulerStats, Update
 from radixserve.scheduler.plan import RowResult, StepPlan, StepResult
 from radixserve.scheduler.plan_builder import PlanBuilder
 from radixserve.scheduler.request import Request, RequestState, SampleGroup
 from radixserve.scheduler.waiting_queue import waiting_queue
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """News of one request: tokens drawn in a step, or that it ended (its ``finish_reason`` is set then)."""
-
-    request: Request
-    token_ids: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] = ()
-
-
-@dataclass(slots=True)
-class SchedulerStats:
-    """Counters since the start."""
-
-    steps: int = 0
-    rows: int = 0
-    computed_tokens: int = 0
-    generated_tokens: int = 0
-    preemptions: int = 0
-    failed_steps: int = 0
-    finished: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -77,10 +55,9 @@ class Scheduler:
         self.step = 0
         self.requests: dict[str, Request] = {}
         self._admission = Admission(config, cache, self.waiting, self.cost)
-        self._eos_ids = frozenset(eos_ids)
         self._groups: dict[str, SampleGroup] = {}
         self._suspects: deque[Request] = deque()
-        self._updates: list[Update] = []
+        self._output = OutputLog(self.stats, self.finish, eos_ids, fast_forward=config.fast_forward)
         self._in_flight: dict[int, _InFlight] = {}
         self._arrivals = 0
 
@@ -94,7 +71,7 @@ class Scheduler:
     @property
     def has_updates(self) -> bool:
         """Whether `take_updates` would return anything."""
-        return bool(self._updates)
+        return bool(self._output.updates)
 
     @property
     def estimate(self) -> float:
@@ -110,7 +87,9 @@ class Scheduler:
         self._arrivals += 1
         self.requests[request.rid] = request
         self._groups[request.rid] = request.group
-        self.waiting.add(request)
+        self._output.begin(request)
+        if request.state is RequestState.WAITING:
+            self.waiting.add(request)
 
     def abort(self, rid: str) -> None:
         """End all samples of generation ``rid``; unknown and finished ones are none of its business.
@@ -123,8 +102,7 @@ class Scheduler:
 
     def take_updates(self) -> list[Update]:
         """All news since the last call, in order."""
-        updates, self._updates = self._updates, []
-        return updates
+        return self._output.take()
 
     def finish(
         self,
@@ -145,11 +123,13 @@ class Scheduler:
         del self.requests[request.rid]
         if all(sample.state is RequestState.FINISHED for sample in request.group.samples):
             del self._groups[request.group.rid]
+            # No cycle is left for the garbage collector: its full runs walk the whole radix tree.
+            request.group.samples = []
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             self._admission.estimate.finished(request.num_output, request.max_tokens)
         if request.in_flight == 0:
             self._release(request)
-        self._updates.append(Update(request))
+        self._output.ended(request)
 
     def _leave_queues(self, request: Request) -> None:
         if request in self.running:
@@ -318,14 +298,23 @@ class Scheduler:
         if outcome.prompt_logprobs:
             request.group.prompt_logprobs += outcome.prompt_logprobs
             request.logprob_next += len(outcome.prompt_logprobs)
+        if outcome.states is not None and request.pool is not None:
+            request.pool.add(outcome.states)
+        if request.unscored and outcome.forced_logprobs:
+            self._output.score(request, outcome.forced_logprobs)
         if request.remaining:
+            return
+        if request.ending is not None and not request.forced:
+            self.finish(request, request.ending.reason, request.ending.stop_reason)
             return
         samples = [request]
         if not request.forked:
             samples = self._fork(request, request.lease)
         for index, sample in enumerate(samples):
-            if outcome.token_ids:
-                self._draw(sample, outcome.token_ids[index], outcome.logprobs[index : index + 1])
+            if sample.forced:
+                self._output.append_forced(sample, outcome.forced_logprobs)
+            elif outcome.token_ids:
+                self._output.draw(sample, outcome.token_ids[index], outcome.logprobs[index : index + 1])
             else:
                 self.finish(sample, FinishReason.LENGTH)
 
@@ -334,7 +323,7 @@ class Scheduler:
         request.forked = True
         samples = [request, *(request.sample(index) for index in range(1, request.sampling.n))]
         request.group.samples = samples
-        leases = self.cache.fork(lease, request.key, request.num_prompt, len(samples))
+        leases = self.cache.fork(lease, request.key, request.num_tokens, len(samples))
         self.cache.discard(lease)
         for sample, own in zip(samples, leases, strict=True):
             sample.lease, sample.num_computed = own, own.leased_tokens
@@ -342,20 +331,6 @@ class Scheduler:
             self.requests[sample.rid] = sample
             self._start(sample)
         return samples
-
-    def _draw(self, request: Request, token: int, logprobs: tuple[TokenLogprob, ...]) -> None:
-        """``token`` was drawn for ``request``."""
-        request.append(token)
-        self.stats.generated_tokens += 1
-        if request.first_token_at is None:
-            request.first_token_at = time.monotonic()
-        self._updates.append(Update(request, (token,), logprobs))
-        if token in request.sampling.stop_token_ids:
-            self.finish(request, FinishReason.STOP, token)
-        elif token in self._eos_ids and not request.sampling.ignore_eos:
-            self.finish(request, FinishReason.STOP)
-        elif request.num_output >= request.max_tokens:
-            self.finish(request, FinishReason.LENGTH)
 
     # ---------------------------------------------------------------- failure
 

@@ -149,7 +149,7 @@ class Bench:
                 count = len(one.token_ids) if one.finish_reason is FinishReason.ABORT else None
                 if one.token_ids != other.token_ids[:count]:
                     found.append(f"request {index}: tokens {one.token_ids} alone {other.token_ids[:count]}")
-                elif one.logprobs != (other.logprobs if count is None else (other.logprobs or [])[:count]):
+                elif (one.logprobs or [])[:count] != (other.logprobs or [])[:count]:
                     found.append(f"request {index}: logprobs")
         return found
 
@@ -181,9 +181,10 @@ def random_schedule(
             max_tokens=rng.randint(0 if wants < 0.3 else 1, max_output),
             temperature=rng.choice([0.0, 0.7, 1.3]),
             top_p=rng.choice([1.0, 0.9]),
+            top_k=rng.choice([0, 0, 20]),
             seed=rng.randrange(1000),
             n=rng.choice([1, 1, 1, 2, 3]),
-            logprobs=rng.choice([0, 3]),
+            logprobs=rng.choice([None, 0, 3]),
             prompt_logprobs=2 if wants < 0.3 else None,
             logprob_start=rng.randint(0, len(prompt)) if wants < 0.3 else 0,
             repetition_penalty=rng.choice([1.0, 1.0, 1.3]),

@@ -20,9 +20,11 @@ from radixserve.runtime.forward_batch import ForwardBatch
 from radixserve.runtime.native_decoder import NativeDecoder, NativeHidden
 from radixserve.runtime.native_runner import NativeModelRunner
 from radixserve.runtime.plan_runner import PlanRunner, RunnableModel
+from radixserve.runtime.top_logits import TopLogits
 from tests.engine.schedules import Bench, random_schedule
 from tests.engine.test_cold_equals_warm import SEEDS, SMOLLM2_LONG_SCHEDULES, SMOLLM2_SCHEDULES, thorough
 from tests.native.steps import ALL_ISAS
+from tests.quantized_model import Mix, quantized_model
 from tests.tiny_decoder import TinyDecoder, tiny_decoder
 
 BEST_ISA = ALL_ISAS[0]
@@ -35,14 +37,38 @@ KINDS = [
 ]
 
 
-def native_bench(model: RunnableModel, block_size: int, num_blocks: int, isa: Isa = BEST_ISA, **more: Any) -> Bench:
+# Matrices in the blocks of their file; in some mixes a fused linear is of several.
+QUANTIZED: list[tuple[Mix, Architecture, torch.dtype]] = [
+    ("Q4_1", "llama", torch.bfloat16),
+    ("Q8_0", "qwen2", torch.float32),
+    ("K", "qwen3", torch.bfloat16),
+    ("mixed", "mistral", torch.bfloat16),
+    ("fallback", "qwen2", torch.bfloat16),
+]
+
+
+def native_bench(
+    model: RunnableModel,
+    block_size: int,
+    num_blocks: int,
+    isa: Isa = BEST_ISA,
+    *,
+    keep_blocks: bool = False,
+    **more: Any,
+) -> Bench:
     """A bench whose runner has little room for activations, so that growing is part of the schedules."""
     library = NativeLibrary.load()
     library.set_isa(isa)
 
     def make(model: RunnableModel, num_blocks: int, block_size: int) -> PlanRunner:
         return NativeModelRunner(
-            model, library, num_blocks=num_blocks, block_size=block_size, max_batch_tokens=8, threads=2
+            model,
+            library,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_batch_tokens=8,
+            threads=2,
+            keep_blocks=keep_blocks,
         )
 
     return Bench(model, block_size, num_blocks, make_runner=make, **more)
@@ -72,13 +98,42 @@ def test_tiny_models(architecture: Architecture, dtype: torch.dtype, isa: Isa, e
     check()
 
 
-def test_smollm2(smollm2: LoadedModel) -> None:
-    bench = native_bench(smollm2, 16, 120, tokenizer=smollm2.tokenizer)
+@pytest.mark.parametrize("isa", ALL_ISAS)
+@pytest.mark.parametrize(("mix", "architecture", "dtype"), QUANTIZED)
+def test_quantized_tiny_models(mix: Mix, architecture: Architecture, dtype: torch.dtype, isa: Isa) -> None:
+    block_size = BLOCK_SIZES[architecture]
+    model = quantized_model(mix, architecture, dtype)
+    bench = native_bench(model, block_size, 1500 // block_size, isa, keep_blocks=True)
+
+    @thorough(10 if isa == BEST_ISA else 2)
+    @given(seed=SEEDS, long=st.booleans())
+    def check(seed: int, long: bool) -> None:
+        assert bench.differences(random_schedule(seed, bench, max_prompt=330 if long else 60)) == []
+
+    check()
+
+
+@pytest.mark.parametrize("keep_blocks", [False, True])
+def test_smollm2(smollm2: LoadedModel, keep_blocks: bool) -> None:
+    bench = native_bench(smollm2, 16, 120, keep_blocks=keep_blocks, tokenizer=smollm2.tokenizer)
 
     @thorough(SMOLLM2_SCHEDULES)
     @given(seed=SEEDS)
     def check(seed: int) -> None:
         assert bench.differences(random_schedule(seed, bench, max_prompt=280, max_output=5, requests=4)) == []
+
+    check()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("isa", ALL_ISAS)
+def test_smollm2_long_in_its_own_blocks(smollm2: LoadedModel, isa: Isa) -> None:
+    bench = native_bench(smollm2, 16, 120, isa, keep_blocks=True, tokenizer=smollm2.tokenizer)
+
+    @thorough(SMOLLM2_LONG_SCHEDULES if isa == BEST_ISA else SMOLLM2_SCHEDULES)
+    @given(seed=SEEDS)
+    def check(seed: int) -> None:
+        assert bench.differences(random_schedule(seed, bench, max_prompt=400)) == []
 
     check()
 
@@ -131,7 +186,19 @@ def wrong_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NativeHidden, "logits", faulty)
 
 
-FAULTS = [copies_left_out, wrong_row, *([isa_by_batch] if len(ALL_ISAS) > 1 else [])]
+def wrong_row_of_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two rows or more that their largest logits decide, those of the last come from the token before."""
+    top = NativeHidden.top
+
+    def faulty(self: NativeHidden, tokens: Any, count: int) -> TopLogits:
+        shifted = np.array(tokens)
+        shifted[-1] -= len(tokens) > 1
+        return top(self, shifted, count)
+
+    monkeypatch.setattr(NativeHidden, "top", faulty)
+
+
+FAULTS = [copies_left_out, wrong_row, wrong_row_of_the_largest, *([isa_by_batch] if len(ALL_ISAS) > 1 else [])]
 
 
 @pytest.mark.parametrize("plant", FAULTS)

@@ -245,7 +245,7 @@ def test_other_bad_arguments(engine: Engine) -> None:
             engine.chat(messages, GREEDY)  # type: ignore[arg-type]
     with pytest.raises(UnsupportedFeature, match="image_url"):
         engine.chat([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], GREEDY)
-    with pytest.raises(UnsupportedFeature, match="tools"):
+    with pytest.raises(InvalidRequest, match=r"tools\[0\]"):
         engine.chat([{"role": "user", "content": "x"}], GREEDY, tools=[{"type": "function"}])
     with pytest.raises(InvalidRequest, match="continuations"):
         engine.score("x", [])

@@ -41,10 +41,12 @@ def write_model(
     *,
     more: Mapping[str, np.ndarray[Any, Any]] | None = None,
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    kinds: Mapping[str, gguf.GGMLQuantizationType] | None = None,
 ) -> Path:
     """``model`` as a GGUF file with a byte-level tokenizer.
 
-    ``changes`` replace metadata (None removes a key), ``more`` are further tensors, ``kind`` is the type of all matrices.
+    ``changes`` replace metadata (None removes a key), ``more`` are further tensors, ``kind`` is the type of all matrices but those
+    that ``kinds`` names (``embed``, ``q``).
     """
     config = model.config
     name = "llama" if config.architecture == "mistral" else config.architecture
@@ -74,15 +76,17 @@ def write_model(
         **(changes or {}),
     }
     architecture = metadata.pop("general.architecture", name)
-    tensors = {}
+    tensors, chosen = {}, {}
     for own, weight in model.weights.items():
         values = weight.float().numpy()
         part = own.rpartition(".")[2]
         if name == "llama" and part in ("q", "k"):
             values = interleave(values, config.num_heads if part == "q" else config.num_kv_heads)
         layer = own.split(".")
-        tensors[_TOP.get(own) or f"blk.{layer[1]}.{_LAYER[part]}"] = values
-    write_file(path, metadata, {**tensors, **(more or {})}, architecture, kind)
+        stored = _TOP.get(own) or f"blk.{layer[1]}.{_LAYER[part]}"
+        tensors[stored] = values
+        chosen[stored] = (kinds or {}).get(part or own, kind)
+    write_file(path, metadata, {**tensors, **(more or {})}, architecture, kind, chosen)
     return path
 
 
@@ -92,8 +96,11 @@ def write_file(
     tensors: Mapping[str, np.ndarray[Any, Any]],
     architecture: str = "llama",
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    kinds: Mapping[str, gguf.GGMLQuantizationType] | None = None,
 ) -> None:
-    """A GGUF file; lists of str, int or float become arrays. ``kind``: the type of the matrices, if not as they are."""
+    """A GGUF file; lists of str, int or float become arrays. ``kind``: the type of the matrices, if not as they are;
+    ``kinds``: of single ones.
+    """
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in metadata.items():
         if value is None:
@@ -110,11 +117,30 @@ def write_file(
         else:
             writer.add_string(key, value)
     for name, values in tensors.items():
-        if kind != gguf.GGMLQuantizationType.F32 and values.ndim == 2:
-            writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+        wanted = (kinds or {}).get(name, kind)
+        if wanted != gguf.GGMLQuantizationType.F32 and values.ndim == 2:
+            writer.add_tensor(name, quantized(values, wanted), raw_dtype=wanted)
         else:
             writer.add_tensor(name, np.ascontiguousarray(values))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def quantized(values: np.ndarray[Any, Any], kind: gguf.GGMLQuantizationType) -> np.ndarray[Any, Any]:
+    """Blocks of ``kind``; those that the `gguf` package cannot make are random, of about the same spread as the values."""
+    if kind not in _RANDOM:
+        return gguf.quants.quantize(values, kind)
+    rows, size = len(values), gguf.GGML_QUANT_SIZES[kind][1]
+    places, spread = _RANDOM[kind]
+    rng = np.random.default_rng(values.size)
+    blocks = rng.integers(0, 256, (rows, values.shape[1] // 256, size), dtype=np.uint8)
+    for place in places:
+        scale = rng.uniform(0.5, 1.5, (*blocks.shape[:2], 1)) * float(values.std()) / spread
+        blocks[:, :, place : place + 2] = scale.astype(np.float16).view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+# Where a block keeps its half-precision scales, and the spread of random blocks with scales of 1.
+_RANDOM = {gguf.GGMLQuantizationType.Q4_K: ((0, 2), 330.0), gguf.GGMLQuantizationType.Q6_K: ((208,), 1365.0)}

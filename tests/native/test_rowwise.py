@@ -81,6 +81,18 @@ def test_silu_mul(isa: str, rows: int, width: int, x_dtype: torch.dtype, out_dty
     torch.testing.assert_close(out.double(), expected, rtol=TOLERANCE[out_dtype], atol=1e-6)
 
 
+@settings(deadline=None, max_examples=20)
+@given(isa=st.sampled_from(ALL_ISAS), rows=st.integers(1, 40), width=st.sampled_from([16, 48, 512]), dtype=DTYPES)
+def test_silu_mul_over_its_own_gate(isa: str, rows: int, width: int, dtype: torch.dtype) -> None:
+    library = NativeLibrary.load()
+    library.set_isa(isa)
+    x = (random(rows, 2 * width) * 8).to(dtype)
+    aside, up = torch.empty(rows, width, dtype=dtype), x[:, width:].clone()
+    run(library, silu_mul(x, aside), rows)
+    run(library, silu_mul(x, x[:, :width]), rows)
+    assert same_bits(x[:, :width], aside) and same_bits(x[:, width:], up)
+
+
 def test_silu_mul_far_out(library: NativeLibrary) -> None:
     gate = torch.tensor([-3e38, -200.0, -88.0, -0.0, 0.0, 88.0, 200.0, 3e38] * 2)
     out = torch.empty(1, 16)

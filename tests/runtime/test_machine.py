@@ -8,7 +8,7 @@ import pytest
 
 from radixserve.errors import ConfigError
 from radixserve.runtime import machine
-from radixserve.runtime.machine import UNKNOWN_MEMORY, available_memory, pool_blocks
+from radixserve.runtime.machine import UNKNOWN_MEMORY, available_memory, pool_blocks, return_freed_memory
 from tests.tiny_decoder import tiny_config
 
 
@@ -87,3 +87,9 @@ def test_pool_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "available_memory", lambda: 3 * block_bytes)
     with pytest.raises(ConfigError, match="hold 1 KV blocks"):
         pool_blocks(config, **sizes)
+
+
+@pytest.mark.parametrize("library", [object(), type("WithTrim", (), {"malloc_trim": staticmethod(lambda pad: pad)})()])
+def test_freed_memory_is_given_back_where_the_c_library_can(library: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda name: library)
+    return_freed_memory()

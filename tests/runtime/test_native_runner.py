@@ -353,8 +353,8 @@ def test_nothing_is_broken_here(library: NativeLibrary, dtype: torch.dtype) -> N
 def test_layers_that_depend_on_the_batch_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     states = NativeDecoder.states
 
-    def faulty(self: NativeDecoder, count: int) -> torch.Tensor:
-        return states(self, count) * (1.0001 if count == 7 else 1.0)
+    def faulty(self: NativeDecoder, first: int, last: int) -> torch.Tensor:
+        return states(self, first, last) * (1.0001 if last - first == 7 else 1.0)
 
     monkeypatch.setattr(NativeDecoder, "states", faulty)
     (reason,) = fresh_runner(model()).broken_promises()

@@ -142,4 +142,16 @@ class FakeRunner:
             for offset, token in enumerate(wanted.tolist() if wanted is not None else ())
         )
         logprobs = tuple(TokenLogprob(token, score(states[-1], token), 1) for token in tokens)
-        return RowResult(tokens, logprobs if row.sampling.logprobs is not None else (), prompt_logprobs)
+        forced = row.forced_targets
+        assert forced is None or row.start <= row.forced_start <= row.end - len(forced), (
+            "logits of tokens that were not computed"
+        )
+        return RowResult(
+            tokens,
+            logprobs if row.sampling.logprobs is not None else (),
+            prompt_logprobs,
+            forced_logprobs=tuple(
+                TokenLogprob(token, score(states[row.forced_start + offset], token), 1, forced=True)
+                for offset, token in enumerate(forced.tolist() if forced is not None else ())
+            ),
+        )

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from radixserve.cache.namespace import Namespace
 from radixserve.cache.prefix_cache import PrefixCache
-from radixserve.cache.token_key import encode_tokens
+from radixserve.cache.token_key import decode_tokens, encode_tokens
 from radixserve.config import CacheConfig, SchedulerConfig
 from radixserve.messages import SamplingParams
 from radixserve.scheduler.plan import StepPlan
-from radixserve.scheduler.request import Request, RequestState
+from radixserve.scheduler.request import Continuation, Request, RequestState
 from radixserve.scheduler.scheduler import Scheduler
 from tests.cache.fake_kv import PoisoningPool
 from tests.scheduler.fake_runner import FakeRunner, StepFailed
@@ -55,6 +55,7 @@ class Machine:
         priority: int = 0,
         salt: bytes = b"",
         seed: int = 1,
+        continuation: Continuation | None = None,
         **sampling: Any,
     ) -> Request:
         """Queue a request; ``sampling`` are fields of `SamplingParams`."""
@@ -67,12 +68,15 @@ class Machine:
             max_tokens=max_tokens,
             seed=seed,
             priority=priority,
+            continuation=continuation,
         )
         self.prompts[rid] = list(prompt)
         self.requests[rid] = request
         for index in range(params.n):
             self.samples[rid, index] = Sample()
         self.scheduler.add(request)
+        # What it begins with, if that is forced.
+        self.collect()
         return request
 
     def tokens(self, rid: str, index: int = 0) -> list[int]:
@@ -131,8 +135,8 @@ class Machine:
         """Take the news in; a sample ends once, and nothing comes after its end."""
         for update in self.scheduler.take_updates():
             request = update.request
-            # One that ends before its samples part ends for all of them.
-            indices = [request.sample_index] if request.forked else range(request.sampling.n)
+            # What happens before its samples part happens to all of them.
+            indices = range(request.sampling.n) if update.shared else [request.sample_index]
             for index in indices:
                 sample = self.samples[request.group.rid, index]
                 assert sample.finish_reason is None, f"{request.rid}: news after its end"
@@ -176,16 +180,20 @@ class Machine:
                 assert not held & pending, f"{request.rid} holds what a step writes that may fail without it"
         for row in plan.rows:
             rid = row.rid.split("#")[0]
-            known = self.prompts[rid] + self.tokens(rid, row.first_sample)
+            request = self.scheduler.requests[row.rid]
+            known = decode_tokens(request.key).tolist()
+            told = self.prompts[rid] + self.tokens(rid, row.first_sample)
+            assert known[: len(told)] == told
+            assert len(known) - len(told) == request.unscored, f"{row.rid} keeps tokens back"
             assert row.num_prompt == len(self.prompts[rid])
             assert 0 <= row.start < row.end <= len(known)
             assert row.tokens.tolist() == known[row.start : row.end], (
                 f"{row.rid} is to compute tokens that are not its own"
             )
-            complete = row.end == len(known) and self.requests[rid].max_tokens > 0
-            wanted = (
-                0 if not complete else (row.sampling.n if len(known) == row.num_prompt and "#" not in row.rid else 1)
+            complete = (
+                row.end == len(known) and request.max_tokens > 0 and not request.forced and request.ending is None
             )
+            wanted = 0 if not complete else (1 if request.forked else row.sampling.n)
             assert row.num_samples == wanted, f"{row.rid} draws {row.num_samples} tokens, {wanted} are due"
             if row.history is not None:
                 assert row.history.tolist() == known[: row.end]

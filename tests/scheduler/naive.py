@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from radixserve.messages import FinishReason, SamplingParams, TokenLogprob
+from radixserve.scheduler.request import Continuation, Follow
 from tests.scheduler.fake_runner import draw, extend_state, score
 
 
@@ -21,7 +23,13 @@ class Sample:
 
 
 def alone(
-    prompt: Sequence[int], sampling: SamplingParams, max_tokens: int, seed: int, vocab_size: int, eos_ids: Sequence[int]
+    prompt: Sequence[int],
+    sampling: SamplingParams,
+    max_tokens: int,
+    seed: int,
+    vocab_size: int,
+    eos_ids: Sequence[int],
+    continuation: Continuation | None = None,
 ) -> tuple[list[Sample], list[TokenLogprob]]:
     """All samples of a request and its prompt logprobs, without scheduler, cache or steps."""
     state, prompt_logprobs = 0, []
@@ -30,7 +38,17 @@ def alone(
             prompt_logprobs.append(TokenLogprob(token, score(state, token), 1))
         state = extend_state(state, token)
     return [
-        _one(state, sampling, max_tokens, seed, index, vocab_size, eos_ids) for index in range(sampling.n)
+        _one(
+            state,
+            sampling,
+            max_tokens,
+            seed,
+            index,
+            vocab_size,
+            eos_ids,
+            continuation.copy() if continuation is not None else None,
+        )
+        for index in range(sampling.n)
     ], prompt_logprobs
 
 
@@ -42,18 +60,28 @@ def _one(
     index: int,
     vocab_size: int,
     eos_ids: Sequence[int],
+    continuation: Continuation | None,
 ) -> Sample:
     sample = Sample(finish_reason=FinishReason.LENGTH)
-    while len(sample.token_ids) < max_tokens:
-        token = draw(state, sampling, seed, index, len(sample.token_ids), vocab_size, eos_ids)
+    follow = continuation.begin() if continuation is not None and max_tokens > 0 else Follow()
+    due = deque(follow.tokens)
+    while len(sample.token_ids) < max_tokens or not (due or follow.ending is None):
+        if not due and follow.ending is not None:
+            sample.finish_reason, sample.stop_reason = follow.ending.reason, follow.ending.stop_reason
+            break
+        forced = bool(due)
+        token = due.popleft() if due else draw(state, sampling, seed, index, len(sample.token_ids), vocab_size, eos_ids)
         sample.token_ids.append(token)
         if sampling.logprobs is not None:
-            sample.logprobs.append(TokenLogprob(token, score(state, token), 1))
+            sample.logprobs.append(TokenLogprob(token, score(state, token), 1, forced=forced))
         if token in sampling.stop_token_ids or (token in eos_ids and not sampling.ignore_eos):
             sample.finish_reason = FinishReason.STOP
             sample.stop_reason = token if token in sampling.stop_token_ids else None
             break
         state = extend_state(state, token)
+        if continuation is not None and not forced:
+            follow = continuation.after(token)
+            due = deque(follow.tokens)
     return sample
 
 

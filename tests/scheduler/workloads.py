@@ -13,6 +13,7 @@ from radixserve.scheduler.plan import PlanRow, StepPlan
 from tests.scheduler.fake_runner import StepFailed
 from tests.scheduler.machine import Machine, describe
 from tests.scheduler.naive import alone
+from tests.scheduler.scripted import Scripted
 
 VOCAB = 4
 EOS = (3,)
@@ -32,6 +33,12 @@ class Arrival:
     salt: bytes = b""
     abort: tuple[int, bool] | None = None
     spoils: int | None = None
+    script: int | None = None
+
+    @property
+    def continuation(self) -> Scripted | None:
+        """Its forced tokens, anew."""
+        return None if self.script is None else Scripted(self.script, VOCAB)
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,7 @@ def arrivals(draw: st.DrawFn, *, faults: bool) -> Arrival:
         salt=draw(st.sampled_from([b"", b"", b"", b"a"])),
         abort=draw(st.none() | st.tuples(st.integers(0, 12), st.booleans())) if faults else None,
         spoils=draw(st.sampled_from([None] * 9 + [0, 2])) if faults else None,
+        script=draw(st.none() | st.integers(0, 20)),
     )
 
 
@@ -117,6 +125,7 @@ def workloads(draw: st.DrawFn, *, faults: bool = True) -> Workload:
         "batching": draw(st.sampled_from(["continuous"] * 4 + ["static"])),
         "watermark": draw(st.sampled_from([0.0, 0.01, 0.2])),
         "itl_target_ms": draw(st.sampled_from([None, None, 5.0])),
+        "fast_forward": draw(st.sampled_from([True, True, False])),
     }
     items = draw(st.lists(arrivals(faults=faults), min_size=1, max_size=9))
     return Workload(
@@ -184,6 +193,7 @@ class Run:
             priority=arrival.priority,
             salt=arrival.salt,
             seed=arrival.seed,
+            continuation=arrival.continuation,
             **arrival.sampling,
         )
 
@@ -208,7 +218,9 @@ class Run:
         for index, arrival in enumerate(self.workload.arrivals):
             rid = f"r{index}"
             params = SamplingParams(max_tokens=arrival.max_tokens, **arrival.sampling)
-            expected, prompt_logprobs = alone(arrival.prompt, params, arrival.max_tokens, arrival.seed, VOCAB, EOS)
+            expected, prompt_logprobs = alone(
+                arrival.prompt, params, arrival.max_tokens, arrival.seed, VOCAB, EOS, arrival.continuation
+            )
             request = self.machine.requests[rid]
             whole = False
             for number, sample in enumerate(expected):

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define RS_ABI_VERSION 1
+#define RS_ABI_VERSION 2
 #define RS_EXPORT __attribute__((visibility("default")))
 
 enum RsType { RS_F32 = 0, RS_BF16 = 1 };
@@ -30,6 +30,7 @@ enum RsKind {
   RS_ATTENTION = 4,
   RS_SILU_MUL = 5,
   RS_TOP_K = 6,
+  RS_LINEAR_TOP_K = 7,
 };
 
 enum RsRows { RS_ALL_TOKENS = 0, RS_WANTED_ROWS = 1 };
@@ -145,7 +146,7 @@ typedef struct RsAttention {
   int64_t out_stride;
 } RsAttention;
 
-// out = silu(x[:, :width]) * x[:, width:]
+// out = silu(x[:, :width]) * x[:, width:]; out may be x where both are of one type
 typedef struct RsSiluMul {
   const void* x;  // [rows, 2 * width]
   void* out;
@@ -166,6 +167,16 @@ typedef struct RsTopK {
   int64_t k;
   int64_t stride;
 } RsTopK;
+
+// The k largest outputs of each row of a linear, largest first, ties by the lowest feature, without writing the outputs
+// to memory: the same bits as RS_LINEAR would give. -inf and +inf are values like others; a row that holds a NaN gives id
+// -1 and NaN everywhere. `linear.out` and `linear.out_type` are not used.
+typedef struct RsLinearTopK {
+  RsLinear linear;
+  int32_t* ids;   // [rows, k]
+  float* values;  // [rows, k]
+  int64_t k;      // 1 to out_features
+} RsLinearTopK;
 
 typedef struct RsCounters {
   int64_t kv_bytes_read;   // KV bytes brought in by attention; a block that one task uses for many rows counts once

@@ -10,6 +10,7 @@
 #include "embedding.hpp"
 #include "linear_dense.hpp"
 #include "linear_quant.hpp"
+#include "linear_top_k.hpp"
 #include "norm.hpp"
 #include "rope_append.hpp"
 #include "silu_mul.hpp"
@@ -27,7 +28,7 @@ constexpr const char* kName = "generic";
 #endif
 
 constexpr Kernels kKernels = {kName,       embedding, norm,     linear_dense, linear_quant,
-                              rope_append, attention, silu_mul, top_k};
+                              rope_append, attention, silu_mul, top_k,        linear_top_k};
 
 }  // namespace RS_NAMESPACE
 

@@ -23,6 +23,7 @@ struct Kernels {
   bool (*attention)(const RsAttention&, const RsBatch&, const AttentionPlan&);
   bool (*silu_mul)(const RsSiluMul&, Rows);
   bool (*top_k)(const RsTopK&, Rows);
+  bool (*linear_top_k)(const RsLinearTopK&, Rows);
 };
 
 // Null where this build has no such kernels.

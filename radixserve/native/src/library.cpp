@@ -114,6 +114,10 @@ RsStatus run_one(const RsOp& op, const RsBatch& batch) {
       rows.index = nullptr;
       done = kernels->silu_mul(*static_cast<const RsSiluMul*>(op.params), rows);
       break;
+    case RS_LINEAR_TOP_K:
+      rows.index = nullptr;
+      done = kernels->linear_top_k(*static_cast<const RsLinearTopK*>(op.params), rows);
+      break;
     case RS_TOP_K: done = kernels->top_k(*static_cast<const RsTopK*>(op.params), rows); break;
     default: return RS_BAD_OPERATION;
   }

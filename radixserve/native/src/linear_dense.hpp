@@ -136,14 +136,19 @@ RS_INLINE void for_tiles(const LinearGrid& grid, int64_t task, int64_t tile_rows
 }
 
 template <class D>
+LinearGrid dense_grid(const RsLinear& op, int64_t rows) {
+  int64_t panel_bytes = op.in_features * kPanel * int64_t(sizeof(typename D::Element));
+  return linear_grid(rows, divide_up(op.out_features, kPanel), panel_bytes, kDenseRows);
+}
+
+template <class D>
 bool linear_dense_typed(const RsLinear& op, Rows rows) {
   struct Job {
     const RsLinear* op;
     Rows rows;
     LinearGrid grid;
   };
-  int64_t panel_bytes = op.in_features * kPanel * int64_t(sizeof(typename D::Element));
-  Job job{&op, rows, linear_grid(rows.count, divide_up(op.out_features, kPanel), panel_bytes, kDenseRows)};
+  Job job{&op, rows, dense_grid<D>(op, rows.count)};
   parallel(
       job.grid.row_blocks * job.grid.panel_blocks,
       [](void* context, int64_t chunk, int) {

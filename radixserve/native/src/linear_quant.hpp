@@ -8,11 +8,12 @@
 //   Q4_K  w = d sc u - dmin mn     (sc, mn: 6 bits a group; d, dmin: one a super-block of 256)
 //   Q6_K  w = d sc (u - 32)        (sc: 8 bits for each half of a group; d: one a super-block)
 //
-// Rows of x are rounded to int8 with one scale for each row and group (x = s q), so that within a group
+// Rows of x are rounded to int8 with one scale for each row and half a group (x = s q; halves, because activations have
+// outliers, and 16 numbers beside one lose half as much as 32), so that within a group, with h over its halves,
 //
-//   sum_k x w = s d (sum q u - zero sum q) + m s sum q
+//   sum_k x w = d sum_h s_h (sum q u - zero sum q) + m sum_h s_h sum q
 //
-// where both sums are exact integers. Groups are added in ascending order by fused multiply-adds: like the dense
+// where the inner sums are exact integers. Groups are added in ascending order by fused multiply-adds: like the dense
 // kernel, the bits of an output depend on x's row and W alone.
 //
 // Panels of 16 outputs; a panel is all its integers, then all its scales. Integers of one group (a vector = 16 outputs
@@ -110,10 +111,9 @@ struct Q6_K {
 
 // A group of a row of x after rounding.
 struct GroupInfo {
-  float scale;
-  float scaled_sum;  // scale * sum of the int8
-  int32_t
-      offset[2];  // -zero * sum, of each half where the format has scales for halves, else of the whole in the first
+  float scale[2];     // of each half
+  float scaled_sum;   // sum over halves of scale * sum of the int8
+  int32_t offset[2];  // -zero * sum of the int8, of each half
 };
 
 template <class Q>
@@ -130,21 +130,23 @@ RS_INLINE const uint8_t* scales_of(const uint8_t* scales, int64_t group, int64_t
 
 template <class Q, class T>
 void quantize_row(const T* x, int64_t width, int8_t* q, GroupInfo* info) {
-  for (int64_t g = 0; g < width / kGroup; ++g, x += kGroup, q += kGroup) {
-    F a = load(x), b = load(x + kLanes);
-    float largest = max_lanes(max(abs(a), abs(b)));
-    // 0 for finite numbers, else NaN: it must reach the outputs.
-    float poison = sum_lanes(fma(a, zero(), mul(b, zero())));
-    F inverse = set1(largest > 1e-30f ? 127.0f / largest : 0.0f);
-    F low = set1(-127.0f), high = set1(127.0f);
-    store_bytes(q, min(max(mul(a, inverse), low), high));
-    store_bytes(q + kLanes, min(max(mul(b, inverse), low), high));
-    int32_t sum[2] = {0, 0};
-    for (int i = 0; i < kGroup; ++i) sum[i / kLanes] += q[i];
-    info[g].scale = largest / 127.0f + poison;
-    info[g].scaled_sum = info[g].scale * float(sum[0] + sum[1]);
-    info[g].offset[0] = -Q::kZero * (Q::kHalves == 2 ? sum[0] : sum[0] + sum[1]);
-    info[g].offset[1] = -Q::kZero * sum[1];
+  for (int64_t g = 0; g < width / kGroup; ++g) {
+    float scaled_sum = 0.0f;
+    for (int half = 0; half < 2; ++half, x += kLanes, q += kLanes) {
+      F all = load(x);
+      float largest = max_lanes(abs(all));
+      // 0 for finite numbers, else NaN: it must reach the outputs.
+      float poison = sum_lanes(mul(all, zero()));
+      F inverse = set1(largest > 1e-30f ? 127.0f / largest : 0.0f);
+      store_bytes(q, min(max(mul(all, inverse), set1(-127.0f)), set1(127.0f)));
+      int32_t sum = 0;
+      for (int i = 0; i < kLanes; ++i) sum += q[i];
+      float scale = largest / 127.0f + poison;
+      info[g].scale[half] = scale;
+      info[g].offset[half] = -Q::kZero * sum;
+      scaled_sum += scale * float(sum);
+    }
+    info[g].scaled_sum = scaled_sum;
   }
 }
 
@@ -179,25 +181,27 @@ __attribute__((noinline)) void quant_tile(const QuantTile& tile) {
     for (int r0 = 0; r0 < R; r0 += 3) {
       constexpr int kTogether = 3;
       const GroupInfo* info[kTogether];
-      W sum[kTogether][Q::kHalves];
+      W sum[kTogether][2];
       RS_UNROLL
       for (int j = 0; j < least(kTogether, R - r0); ++j) {
         info[j] = tile.info + (r0 + j) * groups + g;
         RS_UNROLL
-        for (int half = 0; half < Q::kHalves; ++half) sum[j][half] = broadcast_word(&info[j]->offset[half]);
+        for (int half = 0; half < 2; ++half) sum[j][half] = broadcast_word(&info[j]->offset[half]);
       }
       RS_UNROLL
       for (int i = 0; i < 8; ++i) RS_UNROLL
       for (int j = 0; j < least(kTogether, R - r0); ++j) {
-        W& part = sum[j][i * Q::kHalves / 8];
+        W& part = sum[j][i / 4];
         part = dot4(part, w[i], broadcast_word(tile.x + (r0 + j) * width + g * kGroup + 4 * i));
       }
       RS_UNROLL
       for (int j = 0; j < least(kTogether, R - r0); ++j) {
-        F s = set1(info[j]->scale);
-        RS_UNROLL
-        for (int half = 0; half < Q::kHalves; ++half)
-          acc[r0 + j] = fma(to_floats(sum[j][half]), mul(d[half], s), acc[r0 + j]);
+        F first = mul(to_floats(sum[j][0]), set1(info[j]->scale[0]));
+        F second = to_floats(sum[j][1]), scale = set1(info[j]->scale[1]);
+        if constexpr (Q::kHalves == 2)
+          acc[r0 + j] = fma(mul(second, scale), d[1], fma(first, d[0], acc[r0 + j]));
+        else
+          acc[r0 + j] = fma(fma(second, scale, first), d[0], acc[r0 + j]);
         if constexpr (Q::kMinimum) acc[r0 + j] = fma(m, set1(info[j]->scaled_sum), acc[r0 + j]);
       }
     }
@@ -219,14 +223,15 @@ RS_INLINE void quant_tile_of(int rows, const QuantTile& tile) {
   quant_tile<Q, R>(tile);
 }
 
+// The rows of x after rounding: int8 [rows, in_features] and one GroupInfo for each row and group.
+struct QuantizedRows {
+  const int8_t* x;
+  const GroupInfo* info;
+};
+
+// Rounds all rows into shared scratch; false where there is no memory for it.
 template <class Q>
-bool linear_quant_typed(const RsLinear& op, Rows rows) {
-  struct Job {
-    const RsLinear* op;
-    const int8_t* x;
-    const GroupInfo* info;
-    LinearGrid grid;
-  };
+bool quantize_rows(const RsLinear& op, Rows rows, QuantizedRows* out) {
   int64_t width = op.in_features, groups = width / kGroup;
   size_t info_bytes = size_t(rows.count * groups) * sizeof(GroupInfo);
   char* scratch = static_cast<char*>(shared_scratch(SCRATCH_ACTIVATIONS, info_bytes + size_t(rows.count * width)));
@@ -240,15 +245,32 @@ bool linear_quant_typed(const RsLinear& op, Rows rows) {
     else
       quantize_row<Q>(static_cast<const float*>(op.x) + source, width, quantized + row * width, info + row * groups);
   });
-  Job job{&op, quantized, info,
-          linear_grid(rows.count, divide_up(op.out_features, kQuantPanel), quant_panel_bytes<Q>(width), kQuantRows)};
+  *out = {quantized, info};
+  return true;
+}
+
+template <class Q>
+LinearGrid quant_grid(const RsLinear& op, int64_t rows) {
+  return linear_grid(rows, divide_up(op.out_features, kQuantPanel), quant_panel_bytes<Q>(op.in_features), kQuantRows);
+}
+
+template <class Q>
+bool linear_quant_typed(const RsLinear& op, Rows rows) {
+  struct Job {
+    const RsLinear* op;
+    QuantizedRows rows;
+    LinearGrid grid;
+  };
+  Job job{&op, {}, quant_grid<Q>(op, rows.count)};
+  if (!quantize_rows<Q>(op, rows, &job.rows)) return false;
   parallel(
       job.grid.row_blocks * job.grid.panel_blocks,
       [](void* context, int64_t chunk, int) {
         const Job& job = *static_cast<const Job*>(context);
         int64_t width = job.op->in_features;
         for_tiles(job.grid, chunk, kQuantRows, [&](int64_t row, int rows, int64_t panel) {
-          QuantTile tile{job.op, job.x + row * width, job.info + row * (width / kGroup), row, panel * kQuantPanel};
+          QuantTile tile{job.op, job.rows.x + row * width, job.rows.info + row * (width / kGroup), row,
+                         panel * kQuantPanel};
           quant_tile_of<Q, kQuantRows>(rows, tile);
         });
       },

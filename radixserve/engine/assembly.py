@@ -1,0 +1,88 @@
+"""A loaded model and its options to a machine that can step."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from radixserve.config import EngineConfig
+from radixserve.engine.client import EngineInfo
+from radixserve.engine.core import EngineCore
+from radixserve.grammar.compiler import ConstraintCompiler
+
+if TYPE_CHECKING:
+    from radixserve.model.loader import LoadedModel
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """``core`` is ready to step; ``info`` is what can be said about it."""
+
+    core: EngineCore
+    info: EngineInfo
+
+
+def assemble(model: LoadedModel, config: EngineConfig, stage: Callable[[str], None] = lambda text: None) -> Assembly:
+    """The core over ``model`` that ``config`` asks for.
+
+    ``stage`` is told what is being done. Raises `ConfigError` for what cannot be on this machine.
+    """
+    from radixserve.model.gguf_weights import placement
+    from radixserve.runtime.machine import pool_blocks, return_freed_memory
+    from radixserve.runtime.runner_choice import create_runner
+
+    num_blocks = pool_blocks(
+        model.config,
+        block_size=config.cache.block_size,
+        element_size=placement(model.weights)[0].itemsize,
+        num_blocks=config.cache.num_blocks,
+        kv_memory_mb=config.cache.kv_memory_mb,
+    )
+    config = config.resolve(context_length=model.config.context_length, num_blocks=num_blocks)
+    stage("packing weights")
+    runner, facts = create_runner(model, config.model, config.cache, config.scheduler)
+    stage("checking that bits do not depend on the batch")
+    broken_promises = runner.broken_promises()
+    return_freed_memory()
+    for reason in broken_promises:
+        logger.warning("cold == warm cannot be kept on this machine: %s", reason)
+    core = EngineCore(
+        config,
+        runner,
+        model.tokenizer,
+        vocab_size=model.config.vocab_size,
+        eos_ids=model.generation.eos_ids,
+        fingerprint=model.fingerprint,
+        compiler=ConstraintCompiler(model.tokenizer, model.generation.eos_ids),
+    )
+    info = EngineInfo(
+        model=model.name,
+        source=model.source,
+        architecture=model.config.architecture,
+        fingerprint=model.fingerprint,
+        vocab_size=model.config.vocab_size,
+        hidden_size=model.config.hidden_size,
+        context_length=core.limits.context_length,
+        num_blocks=core.limits.num_blocks,
+        block_size=core.limits.block_size,
+        max_running=core.limits.max_running,
+        eos_ids=tuple(model.generation.eos_ids),
+        default_sampling=model.generation.sampling(),
+        runner=facts,
+        options=_flat(config),
+        broken_promises=broken_promises,
+    )
+    return Assembly(core, info)
+
+
+def _flat(config: EngineConfig) -> dict[str, Any]:
+    """Every option by the name it is given under."""
+    flat: dict[str, Any] = {}
+    for part in (config.model, config.cache, config.scheduler):
+        flat |= {item.name: getattr(part, item.name) for item in dataclasses.fields(part)}
+    return {**flat, "seed": config.seed}

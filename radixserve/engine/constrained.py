@@ -1,0 +1,219 @@
+"""Constrained sequences: matchers that follow the outputs, and the choices of their rows.
+
+A matcher is at the end of all that is known of its sequence, forced tokens included, whenever a row of it draws; so its
+mask can be found while the forward pass runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+
+import numpy as np
+
+from radixserve.errors import MatcherFailed
+from radixserve.grammar.base import MaskArray, Matcher
+from radixserve.grammar.compiler import Compiled
+from radixserve.grammar.stacks import DeepStackThreads
+from radixserve.messages import FinishReason, SamplingParams
+from radixserve.runtime.token_choice import TokenChoice
+from radixserve.scheduler.plan import StepPlan
+from radixserve.scheduler.request import Ending, Follow, Request
+
+_COMPLETE = Ending(FinishReason.STOP)
+_CLOSED = Ending(FinishReason.STOP, "finish_json")
+
+
+class ConstrainedOutput:
+    """One sequence's place in its grammar; the `Continuation` of its request.
+
+    ``end_tokens``: those of the model. ``stop_tokens``: control tokens that end this request besides; they are allowed where
+    the model's own are. ``max_tokens``: of the output, for ``finish_json``.
+    """
+
+    __slots__ = ("_closing", "_compiled", "_end_tokens", "_ignore_eos", "_left", "_matcher", "_stop_tokens", "_ways")
+
+    def __init__(
+        self,
+        compiled: Compiled,
+        matcher: Matcher,
+        sampling: SamplingParams,
+        *,
+        end_tokens: frozenset[int],
+        stop_tokens: frozenset[int],
+        max_tokens: int,
+    ) -> None:
+        self._compiled = compiled
+        self._matcher = matcher
+        self._end_tokens = end_tokens
+        self._stop_tokens = stop_tokens
+        self._ignore_eos = sampling.ignore_eos
+        self._left = max_tokens
+        self._closing = False
+        # With ``finish_json``: a way to a valid end that still fits, after each token that may have been drawn.
+        self._ways: dict[int | None, list[int]] | None = None
+        if sampling.finish_json and max_tokens > 0:
+            self._ways = {None: compiled.first_way(max_tokens)}
+
+    def copy(self) -> ConstrainedOutput:
+        """One at the same place that goes its own way: samples part here."""
+        twin = object.__new__(type(self))
+        for name in self.__slots__:
+            setattr(twin, name, getattr(self, name))
+        twin._matcher = self._matcher.copy()
+        if self._ways is not None:
+            twin._ways = dict(self._ways)
+        return twin
+
+    # ---------------------------------------------------------------- what must follow
+
+    def begin(self) -> Follow:
+        """What the output begins with. Raises `MatcherFailed`."""
+        return self._follow(None)
+
+    def after(self, token: int) -> Follow:
+        """What follows ``token``, which was just drawn. Raises `MatcherFailed`."""
+        self._left -= 1
+        if token in self._end_tokens:
+            # Ignored as an end token, but nothing else was left.
+            return Follow(ending=_COMPLETE)
+        self._matcher.consume(token)
+        return self._follow(token)
+
+    def _follow(self, token: int | None) -> Follow:
+        way = self._ways[token] if self._ways is not None else []
+        if self._closing:
+            return Follow(tuple(way), _CLOSED)
+        tokens: list[int] = []
+        while not self._matcher.stopped:
+            forced = self._matcher.forced_tokens()
+            taken = self._matcher.try_consume(forced) if forced else 0
+            tokens += forced[:taken]
+            if taken == 0:
+                break
+        self._left -= len(tokens)
+        if self._matcher.stopped:
+            return Follow(tuple(tokens), _COMPLETE)
+        if self._ways is not None:
+            # The way began with what is forced, because nothing else can follow.
+            self._ways = {None: way[len(tokens) :]}
+            if self._left <= 0:
+                return Follow(tuple(tokens), _CLOSED)
+        return Follow(tuple(tokens))
+
+    # ---------------------------------------------------------------- what may be drawn
+
+    def fill_mask(self, mask: MaskArray) -> None:
+        """Which tokens may come next. Raises `MatcherFailed`. On any thread, while nothing else is asked of it."""
+        self._matcher.fill_mask(mask)
+
+    def choice(self, mask: MaskArray, vocab_size: int) -> TokenChoice:
+        """The choice of a row, given its mask; as `fill_mask`, on any thread."""
+        bits = np.unpackbits(mask.view(np.uint8), count=vocab_size, bitorder="little")
+        if (self._stop_tokens or self._ignore_eos) and self._matcher.accepting:
+            bits[list(self._stop_tokens)] = 1
+            if self._ignore_eos:
+                ends = list(self._end_tokens)
+                kept, bits[ends] = bits[ends], 0
+                if not bits.any():
+                    bits[ends] = kept
+        allowed = np.flatnonzero(bits)
+        if len(allowed) == 0:
+            return TokenChoice(allowed, error="the constraint leaves no token to draw")
+        return TokenChoice(allowed, settle=self._settle if self._ways is not None else None)
+
+    def _settle(self, token: int) -> int:
+        """``token`` if the output can still be ended within ``max_tokens`` after it, else the first step to the end that is known."""
+        assert self._ways is not None, "asked of requests with finish_json only"
+        if token in self._end_tokens or token in self._stop_tokens:
+            return token
+        known = self._ways[None]
+        way = self._way_after(token, known)
+        if way is not None:
+            self._ways[token] = way
+            return token
+        if not known:
+            return min(self._end_tokens)
+        self._closing = True
+        self._ways[known[0]] = known[1:]
+        return known[0]
+
+
+    def _way_after(self, token: int, known: list[int]) -> list[int] | None:
+        """A way to a valid end after ``token``, within what is left of max_tokens; ``known``: one from before it."""
+        ahead = self._matcher.copy()
+        ahead.consume(token)
+        if known[:1] == [token]:
+            return known[1:]
+        if len(known) < self._left:
+            # Inside a text the same closes it after one more character.
+            trial = ahead.copy()
+            if trial.try_consume(known) == len(known) and trial.accepting:
+                return known
+        return self._compiled.closing.way(ahead, self._left - 1)
+
+
+def constrained_output(
+    compiled: Compiled,
+    sampling: SamplingParams,
+    *,
+    end_tokens: frozenset[int],
+    special_ids: frozenset[int],
+    max_tokens: int,
+) -> ConstrainedOutput:
+    """The output of a new request. Raises `InvalidRequest` where ``finish_json`` cannot be promised."""
+    return ConstrainedOutput(
+        compiled,
+        compiled.matcher(),
+        sampling,
+        end_tokens=end_tokens,
+        stop_tokens=special_ids.intersection(sampling.stop_token_ids) - end_tokens,
+        max_tokens=max_tokens,
+    )
+
+
+class StepChoices:
+    """The choices of one step's constrained rows, found on another thread; a `radixserve.runtime.token_choice.Choices`."""
+
+    def __init__(self, outputs: Mapping[str, ConstrainedOutput], vocab_size: int, threads: DeepStackThreads) -> None:
+        self._outputs = outputs
+        self._vocab_size = vocab_size
+        self._found: Future[dict[str, TokenChoice]] = threads.submit(self._find)
+
+    def _find(self) -> dict[str, TokenChoice]:
+        mask = np.empty(-(-self._vocab_size // 32), np.uint32)
+        found: dict[str, TokenChoice] = {}
+        for rid, output in self._outputs.items():
+            try:
+                output.fill_mask(mask)
+            except MatcherFailed as error:
+                found[rid] = TokenChoice(np.empty(0, np.intp), error=f"constraint: {error}")
+            else:
+                found[rid] = output.choice(mask, self._vocab_size)
+        return found
+
+    def wait(self) -> dict[str, TokenChoice]:
+        """Row id -> choice; waits until all are found."""
+        return self._found.result()
+
+    def settle(self) -> None:
+        """Wait until no other thread looks at a matcher any more."""
+        self._found.exception()
+
+
+class ChoiceFinder:
+    """Starts to find the choices of each step, on a thread of its own."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._threads = DeepStackThreads(1, "radixserve-masks")
+
+    def start(self, plan: StepPlan, requests: Mapping[str, Request]) -> StepChoices | None:
+        """The choices of the rows of ``plan`` that draw under a constraint; None if there are none."""
+        outputs: dict[str, ConstrainedOutput] = {}
+        for row in plan.rows:
+            if row.num_samples and row.sampling.constraint is not None:
+                output = requests[row.rid].continuation
+                assert isinstance(output, ConstrainedOutput), "a constrained request has its output followed"
+                outputs[row.rid] = output
+        return StepChoices(outputs, self._vocab_size, self._threads) if outputs else None

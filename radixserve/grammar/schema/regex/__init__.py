@@ -1,0 +1,1 @@
+"""Patterns as languages: trees, automata, and back to patterns."""

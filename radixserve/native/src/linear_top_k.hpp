@@ -1,0 +1,182 @@
+// The k largest outputs of each row of a linear (k = 1: greedy decoding from the LM head), without writing the outputs
+// to memory.
+//
+// Tiles are computed by the kernels of RS_LINEAR into a few vectors of the worker's own and looked through at once:
+//
+//   task (rows x panels) -> tile (rows x 1 panel) -> lists [worker][row] of the k largest so far -> merged by row
+//
+// Larger first, ties by the lowest feature, is a total order over outputs, so the result does not depend on which
+// worker saw which of them, or when.
+#pragma once
+#include "linear_quant.hpp"
+#include "top_k.hpp"
+
+namespace radixserve {
+namespace RS_NAMESPACE {
+
+// What one worker has seen of one row: `kept` entries in order, and whether there was a NaN.
+struct TopList {
+  int32_t kept;
+  int32_t has_nan;
+  int32_t* ids;   // [k]
+  float* values;  // [k]
+};
+
+RS_INLINE void offer(TopList& list, int64_t k, float value, int32_t id) {
+  if (list.kept == k && !comes_before(value, id, list.values[k - 1], list.ids[k - 1])) return;
+  int64_t place = list.kept < k ? list.kept++ : k - 1;
+  for (; place > 0 && comes_before(value, id, list.values[place - 1], list.ids[place - 1]); --place) {
+    list.values[place] = list.values[place - 1];
+    list.ids[place] = list.ids[place - 1];
+  }
+  list.values[place] = value;
+  list.ids[place] = id;
+}
+
+// Takes up to 16 outputs, those of features `first` on. Most vectors fail the first comparison, with the smallest kept.
+RS_INLINE void look_through(TopList& list, int64_t k, const float* outputs, int64_t count, int64_t first) {
+  if (list.kept == k && count == kLanes) {
+    F all = load(outputs);
+    // 0 unless an output is NaN or infinite; then they are looked at one by one.
+    if (sum_lanes(mul(all, zero())) == 0.0f && !(max_lanes(all) >= list.values[k - 1])) return;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    if (outputs[i] != outputs[i])
+      list.has_nan = 1;
+    else
+      offer(list, k, outputs[i], int32_t(first + i));
+  }
+}
+
+// All workers' lists: ids and values of [worker][row][k], then the heads of [worker][row].
+struct TopLists {
+  int32_t* ids;
+  float* values;
+  TopList* lists;
+  int64_t rows, k;
+
+  TopList& of(int worker, int64_t row) const { return lists[worker * rows + row]; }
+};
+
+bool make_top_lists(int64_t rows, int64_t k, TopLists* out) {
+  int64_t lists = rows * thread_count();
+  size_t bytes = size_t(lists) * (sizeof(TopList) + size_t(k) * (sizeof(int32_t) + sizeof(float)));
+  char* scratch = static_cast<char*>(shared_scratch(SCRATCH_PARTIALS, bytes));
+  if (!scratch) return false;
+  TopList* heads = reinterpret_cast<TopList*>(scratch);
+  int32_t* ids = reinterpret_cast<int32_t*>(heads + lists);
+  float* values = reinterpret_cast<float*>(ids + lists * k);
+  for (int64_t i = 0; i < lists; ++i) heads[i] = {0, 0, ids + i * k, values + i * k};
+  *out = {ids, values, heads, rows, k};
+  return true;
+}
+
+void merge_top_lists(const RsLinearTopK& op, const TopLists& lists) {
+  for (int64_t row = 0; row < lists.rows; ++row) {
+    TopList all{0, 0, op.ids + row * op.k, op.values + row * op.k};
+    for (int worker = 0; worker < thread_count(); ++worker) {
+      const TopList& part = lists.of(worker, row);
+      all.has_nan |= part.has_nan;
+      for (int32_t i = 0; i < part.kept; ++i) offer(all, op.k, part.values[i], part.ids[i]);
+    }
+    for (int64_t i = 0; all.has_nan && i < op.k; ++i) {
+      all.ids[i] = -1;
+      all.values[i] = bits_to_float(0x7fc00000);
+    }
+  }
+}
+
+// The part of a linear that gives outputs [first_feature, ..) of a tile's rows into `out` [rows, width]. `panel` is
+// where its weights begin.
+RS_INLINE RsLinear piece_of(const RsLinear& op, const void* panel, int64_t first_feature, float* out, int64_t width) {
+  RsLinear piece = op;
+  piece.weight = panel;
+  piece.bias = op.bias ? op.bias + first_feature : nullptr;
+  piece.out = out;
+  piece.out_type = RS_F32;
+  piece.out_features = op.out_features - first_feature;
+  piece.out_stride = width;
+  return piece;
+}
+
+RS_INLINE void look_through_tile(const TopLists& lists, int worker, int64_t first_row, int rows, const float* outputs,
+                                 int64_t width, int64_t first_feature, int64_t features) {
+  for (int r = 0; r < rows; ++r)
+    for (int64_t i = 0; i < least(width, features - first_feature); i += kLanes)
+      look_through(lists.of(worker, first_row + r), lists.k, outputs + r * width + i,
+                   least<int64_t>(kLanes, features - first_feature - i), first_feature + i);
+}
+
+template <class Q>
+bool linear_top_k_quant(const RsLinearTopK& op, Rows rows) {
+  struct Job {
+    const RsLinear* op;
+    QuantizedRows rows;
+    LinearGrid grid;
+    TopLists lists;
+  };
+  Job job{&op.linear, {}, quant_grid<Q>(op.linear, rows.count), {}};
+  if (!quantize_rows<Q>(op.linear, rows, &job.rows) || !make_top_lists(rows.count, op.k, &job.lists)) return false;
+  parallel(
+      job.grid.row_blocks * job.grid.panel_blocks,
+      [](void* context, int64_t chunk, int worker) {
+        const Job& job = *static_cast<const Job*>(context);
+        int64_t width = job.op->in_features;
+        for_tiles(job.grid, chunk, kQuantRows, [&](int64_t row, int rows, int64_t panel) {
+          float outputs[kQuantRows * kQuantPanel];
+          const uint8_t* weights = static_cast<const uint8_t*>(job.op->weight) + panel * quant_panel_bytes<Q>(width);
+          RsLinear piece = piece_of(*job.op, weights, panel * kQuantPanel, outputs, kQuantPanel);
+          QuantTile tile{&piece, job.rows.x + row * width, job.rows.info + row * (width / kGroup), 0, 0};
+          quant_tile_of<Q, kQuantRows>(rows, tile);
+          look_through_tile(job.lists, worker, row, rows, outputs, kQuantPanel, panel * kQuantPanel,
+                            job.op->out_features);
+        });
+      },
+      &job);
+  merge_top_lists(op, job.lists);
+  return true;
+}
+
+template <class D>
+bool linear_top_k_dense(const RsLinearTopK& op, Rows rows) {
+  using E = typename D::Element;
+  struct Job {
+    const RsLinear* op;
+    Rows rows;
+    LinearGrid grid;
+    TopLists lists;
+  };
+  Job job{&op.linear, rows, dense_grid<D>(op.linear, rows.count), {}};
+  if (!make_top_lists(rows.count, op.k, &job.lists)) return false;
+  parallel(
+      job.grid.row_blocks * job.grid.panel_blocks,
+      [](void* context, int64_t chunk, int worker) {
+        const Job& job = *static_cast<const Job*>(context);
+        for_tiles(job.grid, chunk, kDenseRows, [&](int64_t row, int rows, int64_t panel) {
+          float outputs[kDenseRows * kPanel];
+          const E* weights = static_cast<const E*>(job.op->weight) + panel * kPanel * job.op->in_features;
+          RsLinear piece = piece_of(*job.op, weights, panel * kPanel, outputs, kPanel);
+          piece.x = static_cast<const E*>(piece.x) + row * piece.x_stride;
+          dense_tile_of<D, kDenseRows>(rows, {&piece, nullptr, 0, 0});
+          look_through_tile(job.lists, worker, row, rows, outputs, kPanel, panel * kPanel, job.op->out_features);
+        });
+      },
+      &job);
+  merge_top_lists(op, job.lists);
+  return true;
+}
+
+bool linear_top_k(const RsLinearTopK& op, Rows rows) {
+  switch (op.linear.format) {
+    case RS_DENSE_F32: return linear_top_k_dense<DenseF32>(op, rows);
+    case RS_DENSE_BF16: return linear_top_k_dense<DenseBf16>(op, rows);
+    case RS_Q8_0: return linear_top_k_quant<Q8_0>(op, rows);
+    case RS_Q4_0: return linear_top_k_quant<Q4_0>(op, rows);
+    case RS_Q4_1: return linear_top_k_quant<Q4_1>(op, rows);
+    case RS_Q4_K: return linear_top_k_quant<Q4_K>(op, rows);
+    default: return linear_top_k_quant<Q6_K>(op, rows);
+  }
+}
+
+}  // namespace RS_NAMESPACE
+}  // namespace radixserve
