@@ -10,10 +10,11 @@ import typer
 from radixserve.cli.chat import chat_command
 from radixserve.cli.engine import EngineFactory, open_engine
 from radixserve.cli.generate import generate_command
+from radixserve.cli.serve import Serve, serve_command, serve_http
 
 
-def build_app(factory: EngineFactory = open_engine) -> typer.Typer:
-    """The command line over engines that ``factory`` opens from flat engine options."""
+def build_app(factory: EngineFactory = open_engine, serve: Serve = serve_http) -> typer.Typer:
+    """The command line over engines that ``factory`` opens from flat engine options, and a server that ``serve`` runs."""
     app = typer.Typer(
         name="radixserve",
         help="Serve language models from a radix tree of paged KV blocks.",
@@ -22,6 +23,7 @@ def build_app(factory: EngineFactory = open_engine) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_root)
+    app.command("serve")(serve_command(serve))
     app.command("generate")(generate_command(factory))
     app.command("chat")(chat_command(factory))
     return app
