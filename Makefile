@@ -7,7 +7,8 @@
 #   make test-long            the exhaustive tests as well
 #   make test-clients         other people's clients against the running server   (CLIENTS="openai sglang" for some)
 #   make bench                microbenchmarks, as a table
-#   make bench-results        all benchmarks, into bench/results and bench/README.md
+#   make bench-results        benchmarks of the cache and the scheduler, into bench/results and bench/README.md
+#   make bench-engine         kernels, steps and workloads beside their floors, into bench/results   (ARGS="--peer NAME=URL" for others)
 #   make format               formats the code and sorts its imports
 #   make clean                removes the environment and all caches
 #
@@ -30,7 +31,7 @@ TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv serve generate chat test test-long test-clients bench bench-results format clean
+.PHONY: help venv serve generate chat test test-long test-clients bench bench-results bench-engine format clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -83,6 +84,15 @@ bench-results: $(READY)
 	$(BIN)/python bench/tree_share.py --out bench/results/tree_share.json
 	$(BIN)/python -m bench.schema_suite --out bench/results/schema_suite.json
 	$(BIN)/python bench/report.py
+
+RESULT = --out bench/results/$(1).json --plot bench/results/$(1).svg > bench/results/$(1).md
+
+# For a machine that does nothing else: it takes half an hour on two cores, and longer for every peer.
+bench-engine: $(READY)
+	$(BIN)/radixserve bench kernels $(call RESULT,kernels)
+	$(BIN)/radixserve bench step $(call RESULT,step)
+	$(BIN)/radixserve bench step --weights bf16 $(call RESULT,step-bf16)
+	$(BIN)/radixserve bench serve $(ARGS) $(call RESULT,serve)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

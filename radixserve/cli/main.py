@@ -7,14 +7,17 @@ from typing import Annotated
 
 import typer
 
+from radixserve.cli.bench import Benches, bench_app
 from radixserve.cli.chat import chat_command
 from radixserve.cli.engine import EngineFactory, open_engine
 from radixserve.cli.generate import generate_command
 from radixserve.cli.serve import Serve, serve_command, serve_http
 
 
-def build_app(factory: EngineFactory = open_engine, serve: Serve = serve_http) -> typer.Typer:
-    """The command line over engines that ``factory`` opens from flat engine options, and a server that ``serve`` runs."""
+def build_app(
+    factory: EngineFactory = open_engine, serve: Serve = serve_http, benches: Benches | None = None
+) -> typer.Typer:
+    """The command line over engines that ``factory`` opens from flat engine options, a server that ``serve`` runs, and ``benches``."""
     app = typer.Typer(
         name="radixserve",
         help="Serve language models from a radix tree of paged KV blocks.",
@@ -26,6 +29,7 @@ def build_app(factory: EngineFactory = open_engine, serve: Serve = serve_http) -
     app.command("serve")(serve_command(serve))
     app.command("generate")(generate_command(factory))
     app.command("chat")(chat_command(factory))
+    app.add_typer(bench_app(benches or Benches()), name="bench")
     return app
 
 

@@ -135,6 +135,9 @@ class EngineProcess:
         except Exception as error:
             logger.exception("the engine cannot start")
             reason = f"{type(error).__name__}: {error}"
+        finally:
+            # Loading is over, however it ended: a parent that hears of it may say goodbye before the last words are out.
+            self._loading = False
         self._outlet.put(wire.Stopped(reason or "the engine was closed"))
         self._outlet.close()
         if self._reader is None:

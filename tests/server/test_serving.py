@@ -232,3 +232,9 @@ def test_what_cannot_start_says_why() -> None:
 def test_bad_options_are_named(arguments: tuple[str, ...], name: str) -> None:
     code, log = run_to_end(*arguments)
     assert code == 2 and f"error: {name}" in log
+
+
+def test_an_engine_that_cannot_start_says_only_why() -> None:
+    code, log = run_to_end("--kernels", "native", "--block-size", "7")
+    assert code != 0 and "block_size 7 is not a multiple of 16" in log
+    assert "Traceback" not in log
