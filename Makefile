@@ -83,6 +83,7 @@ bench-results: $(READY)
 	OMP_NUM_THREADS=1 $(BENCH) bench/test_bench_scheduler.py --benchmark-json=bench/results/scheduler.json
 	$(BIN)/python bench/tree_share.py --out bench/results/tree_share.json
 	$(BIN)/python -m bench.schema_suite --out bench/results/schema_suite.json
+	$(BIN)/python -m bench.structured --out bench/results/structured.json
 	$(BIN)/python bench/report.py
 
 RESULT = --out bench/results/$(1).json --plot bench/results/$(1).svg > bench/results/$(1).md
