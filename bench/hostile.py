@@ -81,7 +81,7 @@ HOSTILE: dict[str, Callable[[str], dict[str, Any]]] = {
     "unique items of 64 values": lambda nonce: _schema(
         {"type": "array", "items": {"enum": [nonce, *range(63)]}, "uniqueItems": True}
     ),
-    "a grammar of 20,000 rules": lambda nonce: {
+    "a grammar of 8,000 rules without an end": lambda nonce: {
         "ebnf": f'root ::= r0 "{nonce}"\n'
         + "\n".join(f"r{index} ::= r{index + 1}" for index in range(8_000))
         + "\nr8000 ::= root"
@@ -106,8 +106,8 @@ def post(url: str, data: bytes) -> tuple[float, int, str]:
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             status, text = int(answer.status), answer.read()
-    except urllib.error.HTTPError as error:
-        status, text = error.code, error.read()
+    except urllib.error.HTTPError as refusal:
+        status, text = refusal.code, refusal.read()
     seconds = time.perf_counter() - began
     error = json.loads(text).get("error")
     return seconds, status, f"{error['code']}: {error['message']}"[:160] if error else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 
@@ -53,6 +54,72 @@ def suite(name: str) -> str:
     return "\n".join(lines)
 
 
+def overhead(name: str) -> str:
+    """A table of what HTTP and the second process add."""
+    data = json.loads((HERE / "results" / f"{name}.json").read_text())
+    columns = ("seconds", "added ms a request", "added ms a token", "throughput")
+    lines = [f"{data['rounds']} rounds, load {data['load']:.1f} when it ended (this benchmark's own included)", ""]
+    lines += [f"| case | {' | '.join(columns)} |", "|---|---|---|---|---|"]
+    for case, row in data["cases"].items():
+        lines.append(f"| {case} | {' | '.join(str(row.get(column, '')) for column in columns)} |")
+    return "\n".join(lines)
+
+
+def structured(name: str) -> str:
+    """Tables of structured output: the corpus, throughput, hostile requests."""
+    data = json.loads((HERE / "results" / f"{name}.json").read_text())
+    corpus, speed, hostile = data["corpus"], data["throughput"], data["hostile"]
+    load = f"load of the machine when it began {data['load_before']:.1f}, when it ended {data['load_after']:.1f}"
+    lines = [f"{data['cores']} cores; {load} (this benchmark's own included)", ""]
+    lines += ["| over the corpus | mean ms | p50 ms | p99 ms | longest ms |", "|---|---|---|---|---|"]
+    compiling = corpus["compile"]
+    for title, times in (
+        (f"compiling {corpus['schemas']} schemas", compiling["first"]),
+        ("the same again, from the cache", compiling["cached"]),
+        (f"{corpus['masks']:,} masks", corpus["mask"]),
+    ):
+        lines.append(f"| {title} | {times['mean_ms']} | {times['p50_ms']} | {times['p99_ms']} | {times['max_ms']} |")
+    lines += [
+        "",
+        _documents(corpus),
+        "",
+        _batch(speed),
+        "",
+        "| way | tokens/s | to free text | steps | waiting for masks | following | ways |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for way, row in speed["ways"].items():
+        shares = " | ".join(
+            f"{row[key]:.2%}" for key in ("waiting_for_masks", "following_grammars", "keeping_ways_to_the_end")
+        )
+        lines.append(f"| {way} | {row['tokens_per_s']:,.0f} | {row['to_free']:.3f} | {row['steps']:.0f} | {shares} |")
+    lines += ["", f"Fast-forward against one forced token a step: {speed['fast_forward_gain']:.3f}.", ""]
+    lines += ["| hostile request | seconds | longest | status | answer |", "|---|---|---|---|---|"]
+    for case, row in hostile["cases"].items():
+        status = ", ".join(map(str, row["status"]))
+        answer = row["answer"].replace("|", "\\|") or "served"
+        lines.append(f"| {case} | {row['seconds']} | {row['most_seconds']} | {status} | {answer} |")
+    lines += [
+        "",
+        f"| gaps of {hostile['streams']} streams, ms | p50 | p99 | longest | longest of {hostile['rounds']} rounds |",
+    ]
+    lines.append("|---|---|---|---|---|")
+    for way, row in hostile["gap_ms"].items():
+        lines.append(f"| {way} | {row['p50']} | {row['p99']} | {row['longest']} | {row['longest_of_all']} |")
+    return "\n".join(lines)
+
+
+def _documents(corpus: dict[str, Any]) -> str:
+    ends = f"{corpus['finished']} finished ({corpus['closed_by_finish_json']} of them closed by it), {corpus['invalid']} invalid"
+    forced = f"{corpus['forced_share']:.0%} of the tokens forced"
+    return f"{corpus['documents']} documents with `finish_json`: {ends}; {forced}. Refused schemas: {', '.join(corpus['refused'])}."
+
+
+def _batch(speed: dict[str, Any]) -> str:
+    forced = f"{speed['forced_share']:.0%} forced"
+    return f"{speed['tokens']:,} tokens in documents of {len(speed['batch'])} schemas, 16 at once, {forced}"
+
+
 def slim(name: str) -> None:
     """Leave out of a pytest-benchmark file what differs from machine to machine and says nothing."""
     path = HERE / "results" / f"{name}.json"
@@ -72,7 +139,14 @@ def slim(name: str) -> None:
 
 
 def main() -> None:
-    tables = {"cache": micro, "scheduler": micro, "tree_share": plain, "schema_suite": suite}
+    tables = {
+        "cache": micro,
+        "scheduler": micro,
+        "tree_share": plain,
+        "schema_suite": suite,
+        "structured": structured,
+        "server_overhead": overhead,
+    }
     for name in ("cache", "scheduler"):
         slim(name)
     path = HERE / "README.md"

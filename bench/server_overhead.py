@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import random
 import statistics
 import time
@@ -142,8 +143,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     options = {"kernels": arguments.kernels, "kv_memory_mb": 256}
-    result = {"kernels": arguments.kernels, "rounds": arguments.rounds}
-    result |= asyncio.run(measure(arguments.rounds, options))
+    cases = asyncio.run(measure(arguments.rounds, options))
+    result = {
+        "kernels": arguments.kernels,
+        "rounds": arguments.rounds,
+        "load": round(os.getloadavg()[0], 2),
+        "cases": cases,
+    }
     print(json.dumps(result, indent=1))
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -58,15 +58,22 @@ class InvalidRequest(RadixServeError, ValueError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """Prompt plus requested output do not fit the model's context window (counts in tokens)."""
+    """Prompt plus requested output do not fit the model's context window (counts in tokens).
 
-    def __init__(self, limit: int, prompt_tokens: int, max_tokens: int, param: str = "prompt") -> None:
+    ``at_least``: the prompt was not tokenized, it is too long however it is.
+    """
+
+    def __init__(
+        self, limit: int, prompt_tokens: int, max_tokens: int, param: str = "prompt", *, at_least: bool = False
+    ) -> None:
+        about = "at least " if at_least else ""
         super().__init__(
             param,
             # Two clients tell this error by these very words: "this model's maximum context length is" and "prompt is too
             # long".
             f"this model's maximum context length is {limit} tokens and the prompt is too long for the output wanted: "
-            f"{prompt_tokens + max_tokens} tokens were requested ({prompt_tokens} in the prompt, {max_tokens} for the output)",
+            f"{about}{prompt_tokens + max_tokens} tokens were requested "
+            f"({about}{prompt_tokens} in the prompt, {max_tokens} for the output)",
             "context_length_exceeded",
         )
         self.limit = limit

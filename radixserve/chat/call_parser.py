@@ -83,6 +83,11 @@ class CallParser:
         """Calls that have begun."""
         return self._calls
 
+    @property
+    def cut(self) -> bool:
+        """Whether the text so far ends inside the arguments of a call."""
+        return self._state is _State.ARGUMENTS
+
     def push(self, text: str) -> list[Event]:
         """Take the next piece of text; return what it makes certain."""
         self._held += text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,6 +114,7 @@ class ChatFormat:
         template_options: Mapping[str, Any] | None = None,
         close_reasoning: bool = False,
         salt: bytes = b"",
+        check_least: Callable[[int], None] | None = None,
     ) -> ChatPrompt:
         """The prompt of a conversation with tools, ready for the model's answer.
 
@@ -121,6 +122,7 @@ class ChatFormat:
         ``template_options``: the caller's variables for the template (``chat_template_kwargs``). ``close_reasoning``: a
         block of reasoning that the template opens is closed at once, as it is where calls are forced: for outputs that
         are constrained from their first token on. ``salt``: the namespace in which generated tokens are looked up.
+        ``check_least`` is told how many tokens it will be at least, before they are made, and raises where that is too much.
 
         Raises `InvalidRequest` for what the template refuses.
         """
@@ -132,6 +134,8 @@ class ChatFormat:
             template_options=template_options,
             close_reasoning=close_reasoning,
         )
+        if check_least is not None:
+            check_least(self.tokenizer.least_tokens(rendered.text))
         if self.history is None:
             ids, reused = self.tokenizer.encode_with_data(rendered.text, rendered.data), 0
         else:

@@ -67,8 +67,16 @@ class OutputParser:
 
     @property
     def calls(self) -> int:
-        """Tool calls that have begun; a finished output with any has the finish reason ``tool_calls``."""
+        """Tool calls that have begun."""
         return 0 if self._calls is None else self._calls.calls
+
+    @property
+    def asks_for_calls(self) -> bool:
+        """Whether the text so far is an answer whose finish reason is ``tool_calls``: with calls, and all of them whole.
+
+        One that a stop string cuts inside a call's arguments is not: nobody should make that call.
+        """
+        return self._calls is not None and self._calls.calls > 0 and not self._calls.cut
 
     def push(self, text: str) -> list[Event]:
         """Take the next piece of text; return what it makes certain."""

@@ -22,6 +22,8 @@ from radixserve.scheduler.request import Ending, Follow, Request
 
 _COMPLETE = Ending(FinishReason.STOP)
 _CLOSED = Ending(FinishReason.STOP, "finish_json")
+# Tokens that a known way is shortened by at its beginning before another one is looked for.
+_TRIED = 8
 
 
 class ConstrainedOutput:
@@ -84,13 +86,7 @@ class ConstrainedOutput:
         way = self._ways[token] if self._ways is not None else []
         if self._closing:
             return Follow(tuple(way), _CLOSED)
-        tokens: list[int] = []
-        while not self._matcher.stopped:
-            forced = self._matcher.forced_tokens()
-            taken = self._matcher.try_consume(forced) if forced else 0
-            tokens += forced[:taken]
-            if taken == 0:
-                break
+        tokens = _take_forced(self._matcher)
         self._left -= len(tokens)
         if self._matcher.stopped:
             return Follow(tuple(tokens), _COMPLETE)
@@ -138,19 +134,40 @@ class ConstrainedOutput:
         self._ways[known[0]] = known[1:]
         return known[0]
 
-
     def _way_after(self, token: int, known: list[int]) -> list[int] | None:
-        """A way to a valid end after ``token``, within what is left of max_tokens; ``known``: one from before it."""
+        """A way to a valid end after ``token``, within what is left of max_tokens; ``known``: one from before it.
+
+        It begins with the very tokens that `_follow` will find forced: another way may spell the same bytes differently.
+        """
         ahead = self._matcher.copy()
         ahead.consume(token)
-        if known[:1] == [token]:
-            return known[1:]
-        if len(known) < self._left:
-            # Inside a text the same closes it after one more character.
+        forced = _take_forced(ahead)
+        room = self._left - 1 - len(forced)
+        if room < 0:
+            return None
+        if ahead.accepting:
+            return forced
+        # Inside a text the same closes it after one more character, and elsewhere what comes a little later often does: much
+        # cheaper to try than to find another way.
+        for skipped in range(max(0, len(known) - room), min(len(known), len(forced) + _TRIED) + 1):
+            rest = known[skipped:]
             trial = ahead.copy()
-            if trial.try_consume(known) == len(known) and trial.accepting:
-                return known
-        return self._compiled.closing.way(ahead, self._left - 1)
+            if trial.try_consume(rest) == len(rest) and trial.accepting:
+                return forced + rest
+        rest_of_way = self._compiled.closing.way(ahead, room)
+        return None if rest_of_way is None else forced + rest_of_way
+
+
+def _take_forced(matcher: Matcher) -> list[int]:
+    """Move ``matcher`` on by all that must follow; returns the tokens."""
+    tokens: list[int] = []
+    while not matcher.stopped:
+        forced = matcher.forced_tokens()
+        taken = matcher.try_consume(forced) if forced else 0
+        tokens += forced[:taken]
+        if taken == 0:
+            break
+    return tokens
 
 
 def constrained_output(

@@ -44,6 +44,11 @@ class Limits:
             raise InvalidRequest("prompt", f"token id {outside[0]} is outside the vocabulary of {self.vocab_size}")
         return array.astype(np.int32)
 
+    def check_least(self, num_prompt: int, param: str = "prompt") -> None:
+        """Raise, about ``param``, where a prompt of at least ``num_prompt`` tokens is too long, before it is tokenized."""
+        if num_prompt > self.context_length:
+            raise ContextLengthExceeded(self.context_length, num_prompt, 0, param, at_least=True)
+
     def max_tokens(self, num_prompt: int, sampling: SamplingParams) -> int:
         """Tokens a request may draw; raises where prompt and output cannot fit context or pool.
 

@@ -15,7 +15,7 @@ from radixserve.grammar.base import Matcher, Vocabulary
 LONGEST_CLOSING = 512
 # Best first. A brace opens an object whose keys may be many; everything that is not listed comes between.
 _CLOSERS = b'}]"'
-_SHORT_VALUES = b",:0123456789ntf-ae"
+_SHORT_VALUES = b",:0123456789ntf-ae/@."
 _OPENERS = b"[{"
 _PLAIN = b"#"
 _LONGER, _USED, _RUN = 1000, 50, 16
@@ -92,9 +92,11 @@ class Closing:
             allowed = allowed[allowed != tired]
         if len(allowed) == 0:
             return None
-        if self._plain < len(bits) and bits[self._plain] and self._quote < len(bits) and bits[self._quote]:
-            # Inside a string: brackets are characters there, only the quote closes.
-            return self._quote
+        if self._plain < len(bits) and bits[self._plain]:
+            # Inside a string: brackets are characters there, only the quote closes, and not before what must come.
+            if self._quote < len(bits) and bits[self._quote]:
+                return self._quote
+            allowed = allowed[~np.isin(allowed, list(self._closers))]
         return int(allowed[np.argmin(rank[allowed])])
 
 

@@ -16,6 +16,16 @@ import tokenizers
 from radixserve.errors import InvalidRequest
 from radixserve.model.token_bytes import Alphabet, token_to_bytes
 
+# Characters from which on the library is asked in the way that lets other threads run.
+_LONG = 16_384
+
+# White space, digits, punctuation, letters and what is none of them, next to each other and at both ends.
+_PROBES = (
+    " \t a  b\r\n\n c \u00a0\u3000\u2028 ",
+    '1 23,4.5-x_y\'ll "q" (z)!?;:#/\\ aA\u00e9\u65e5\u672c\U0001f389\x00\x7f',
+    "\n",
+    " ",
+)
 # No merge of a text vocabulary takes this control character in.
 _FOREIGN = "\x02"
 
@@ -74,6 +84,7 @@ class Tokenizer:
         self.special_names = frozenset(item.content for item in named)
         self._special_name = _any_of(self.special_names)
         self._stand_ins, stood_for = _add_stand_ins(self._plain, named)
+        self._strips = any(item.lstrip or item.rstrip for item in added.values())
         self._ids = backend.get_vocab(with_added_tokens=True)
         self._stood_for = {stand_in: self._ids[name] for stand_in, name in stood_for.items()}
         self._texts: list[str] = [""] * vocab_size
@@ -82,6 +93,10 @@ class Tokenizer:
             if token < vocab_size:
                 self._texts[token] = text
                 self._bytes[token] = token_to_bytes(text, alphabet, added=token in added)
+        # Bytes that the vocabulary lacks are left out of what is encoded.
+        known = set(self._bytes)
+        self._lost = bytes(value for value in range(256) if bytes((value,)) not in known)
+        self._longest = max(map(len, self._bytes)) if self._keeps_bytes() else 0
 
     @property
     def bos_id(self) -> int | None:
@@ -107,10 +122,22 @@ class Tokenizer:
         """
         backend = self._backend if parse_special else self._plain
         try:
-            ids = backend.encode(text, add_special_tokens=False).ids
+            if len(text) < _LONG:
+                ids = backend.encode(text, add_special_tokens=False).ids
+            else:
+                # A single text is encoded under the interpreter's lock; megabytes would stop a server for seconds.
+                (encoding,) = backend.encode_batch_fast([text], add_special_tokens=False)
+                ids = encoding.ids
         except (TypeError, UnicodeEncodeError) as error:
             raise InvalidRequest("prompt", f"is not a valid Unicode text: {error}", "invalid_type") from error
         return [*self.special.prefix, *ids, *self.special.suffix] if add_special else ids
+
+    def least_tokens(self, text: str) -> int:
+        """How many tokens ``text`` has at least, told without encoding it; 0 where that is not known."""
+        if not self._longest:
+            return 0
+        kept = text.encode("utf-8", "surrogatepass").translate(None, self._lost)
+        return -(-len(kept) // self._longest)
 
     def encode_continuation(self, text: str) -> list[int]:
         """Token ids of ``text`` in the middle of another text: no space before it, names of special tokens as plain text.
@@ -194,6 +221,16 @@ class Tokenizer:
     def all_token_bytes(self) -> Sequence[bytes]:
         """`token_bytes` of every id from 0 to ``vocab_size`` - 1."""
         return tuple(self._bytes)
+
+    def _keeps_bytes(self) -> bool:
+        """Whether tokens surely stand for all bytes of a text that the vocabulary has: then no few make a long text."""
+        if self._alphabet != "byte_level" or self._backend.normalizer is not None or self._strips or self.adds_space:
+            return False
+        # What splits the text before the merges may drop what it splits at.
+        ids = [self.encode(text) for text in _PROBES]
+        if any(token >= self.vocab_size for tokens in ids for token in tokens):
+            return False
+        return [b"".join(map(self.token_bytes, tokens)) for tokens in ids] == [text.encode() for text in _PROBES]
 
     def _checked(self, token: int) -> int:
         if not 0 <= token < self.vocab_size:

@@ -135,6 +135,7 @@ class ChatTurn:
             template_options=options.template_options,
             close_reasoning=not free,
             salt=salt,
+            check_least=lambda least: service.limits.check_least(least, "messages"),
         )
         changes: dict[str, Any] = {"constraint": constraint}
         if not chat.skip_special_tokens(toolbox):
@@ -253,7 +254,7 @@ class ChatTurn:
         )
 
     def _finish_reason(self, reading: _Reading, reason: FinishReason | None) -> str | None:
-        if reason is FinishReason.STOP and reading.parser.calls:
+        if reason is FinishReason.STOP and reading.parser.asks_for_calls:
             return TOOL_CALLS
         return None if reason is None else str(reason)
 

@@ -197,7 +197,13 @@ class Service:
         await self.client.abort([rid for ticket in self._tickets for rid in ticket.rids])
 
     def _admit(self, caller: Caller, name: str, jobs: Sequence[Job], names: Sequence[str]) -> Ticket:
-        if self._waiting + len(jobs) > self.options.max_queued_requests:
+        room = self.options.max_queued_requests
+        if len(jobs) > room:
+            # It would never fit, so nobody should be told to come back with it.
+            raise InvalidRequest(
+                None, f"{len(jobs)} prompts in one request, but at most {room} may wait", "batch_too_large"
+            )
+        if self._waiting + len(jobs) > room:
             raise QueueFull(self._waiting, self._pace.seconds_until(self._waiting))
         called = {each: [job.rid] for each, job in zip(names, jobs, strict=False)} | {name: [job.rid for job in jobs]}
         for known in called:

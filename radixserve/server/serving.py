@@ -25,6 +25,7 @@ from radixserve.messages import SamplingParams
 from radixserve.model.text import load_text_model
 from radixserve.server.app import build_app
 from radixserve.server.callers import PUBLIC_SALT
+from radixserve.server.connection import Connection
 from radixserve.server.logs import set_up_logs
 from radixserve.server.options import ServerOptions
 from radixserve.server.screen import Screen
@@ -81,6 +82,7 @@ async def _run(service: Service, listener: socket.socket, screen: Screen, prompt
     options = service.options
     config = uvicorn.Config(
         build_app(service),
+        http=Connection,
         log_config=None,
         access_log=False,
         lifespan="off",

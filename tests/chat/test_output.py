@@ -81,6 +81,22 @@ def test_stop_strings_are_for_content_only() -> None:
     assert inside.stopped == "</tool_call>"
 
 
+def test_an_answer_cut_inside_a_call_does_not_ask_for_it() -> None:
+    whole = parser()
+    run(whole, ["text ", CALL])
+    assert whole.asks_for_calls
+    none = parser()
+    run(none, ["text"])
+    assert not none.asks_for_calls
+    for stop, calls in (("STOP", 1), ("arguments", 0)):
+        stopped = parser(stop)
+        run(stopped, [CALL])
+        assert (stopped.stopped, stopped.calls, stopped.asks_for_calls) == (stop, calls, False)
+    second = parser("STOP")
+    run(second, [CALL.replace("STOP", ""), "\n", CALL])
+    assert second.calls == 2 and not second.asks_for_calls
+
+
 NAMES = ["<|end|>", "<|end|>>", "<s>", "<|e"]
 
 

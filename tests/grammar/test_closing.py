@@ -74,6 +74,23 @@ def test_a_way_is_short(compiler: ConstraintCompiler) -> None:
     assert len(shortest(JsonSchema(json.dumps(LISTS)))) == len('["aa","aa","aa"]')
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        {"type": "string", "format": "email"},
+        {"type": "string", "format": "uri"},
+        {"type": "string", "pattern": "^[^/]+/[^/]+$"},
+        {"type": "string", "pattern": "^[^=]+=.+;$"},
+    ],
+)
+def test_brackets_inside_a_text_close_nothing(compiler: ConstraintCompiler, text: dict[str, Any]) -> None:
+    schema = {"type": "array", "items": {"type": "object", "properties": {"a": text}, "required": ["a"]}, "minItems": 2}
+    compiled = compiler.compile(JsonSchema(json.dumps(schema)))
+    way = compiled.closing.way(compiled.matcher(), 300)
+    assert way is not None
+    jsonschema.validate(json.loads(TOKENIZER.decode(way)), schema)
+
+
 def test_where_none_is_found_it_says_so(compiler: ConstraintCompiler) -> None:
     compiled = compiler.compile(Regex("[0-9]{600}"))
     assert compiled.closing.way(compiled.matcher(), 10_000) is None

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 
 import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import models, pre_tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
 
 from radixserve.errors import InvalidRequest
 from radixserve.model.gguf import GGUFFile
 from radixserve.model.loader import LoadedModel
 from radixserve.model.location import find_model
+from radixserve.model.tokenizer import SpecialTokens, Tokenizer
 from tests.tiny_model import byte_tokenizer
 
 SAMPLES = [
@@ -90,3 +93,69 @@ def test_every_token_has_its_bytes(smollm2: LoadedModel) -> None:
     table = smollm2.tokenizer.all_token_bytes()
     assert len(table) == 49152 and all(table)
     assert {bytes([value]) for value in range(32, 127)} < set(table)
+
+
+def test_a_long_text_stops_no_other_thread() -> None:
+    tokenizer = byte_tokenizer()
+    text = "never a dull moment, " * 20_000
+    turns = 0
+    seen: list[int] = []
+
+    def encode() -> None:
+        before = turns
+        ids = tokenizer.encode(text)
+        seen.append(turns - before)
+        assert ids[:5] == list(b"never") and len(ids) == len(text)
+
+    thread = threading.Thread(target=encode)
+    thread.start()
+    while thread.is_alive():
+        turns += 1
+        time.sleep(0)
+    thread.join()
+    # Under the interpreter's lock it would be none, or the one or two around it.
+    assert seen[0] > 20
+
+
+def test_the_fewest_tokens_of_a_text_are_known_without_encoding(smollm2: LoadedModel) -> None:
+    tokenizer = smollm2.tokenizer
+    longest = max(map(len, tokenizer.all_token_bytes()))
+    for text in [*SAMPLES, *strings(200), " " * 5000, "=" * 5000, "<|im_end|>" * 100, "\x04" * 900]:
+        assert tokenizer.least_tokens(text) <= len(tokenizer.encode(text))
+    assert tokenizer.least_tokens("a" * (longest * 10 + 1)) == 11
+    assert byte_tokenizer().least_tokens("a" * 1_000_000) > 10_000
+
+
+@pytest.mark.parametrize("loss", ["normalizer", "stripping", "splitting"])
+def test_where_tokens_may_stand_for_more_text_the_fewest_are_not_known(loss: str) -> None:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = tokenizers.Tokenizer(models.BPE({text: index for index, text in enumerate(letters)}, []))
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer = level
+
+    def made() -> Tokenizer:
+        return Tokenizer(backend, alphabet="byte_level", special=SpecialTokens(), vocab_size=300)
+
+    assert made().least_tokens("a" * 10) == 10
+    if loss == "normalizer":
+        backend.normalizer = normalizers.NFKC()
+    elif loss == "stripping":
+        backend.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True)])
+    else:
+        backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), level])
+    assert made().least_tokens("a" * 10) == 0
+
+
+def test_bytes_that_the_vocabulary_lacks_are_not_counted(smollm2: LoadedModel) -> None:
+    tokenizer = smollm2.tokenizer
+    assert tokenizer.encode("\x04" * 1000) == [] and tokenizer.least_tokens("\x04" * 1000) == 0
+
+
+def test_long_texts_get_the_ids_of_short_ones() -> None:
+    tokenizer = byte_tokenizer()
+    text = "".join(SAMPLES) + "<|im_end|>"
+    for parse_special in (True, False):
+        once = tokenizer.encode(text, parse_special=parse_special)
+        assert tokenizer.encode(text * 200, parse_special=parse_special) == once * 200
+    with pytest.raises(InvalidRequest):
+        tokenizer.encode("a" * 20_000 + "\ud83d")

@@ -117,8 +117,11 @@ def _beside(trie: dict[str, Any]) -> Regex:
 
 
 def source(pattern: Pattern) -> str:
-    """What to write for ``pattern`` in the rewritten schema."""
-    return write(pattern.tree)
+    """What to write for ``pattern`` in the rewritten schema; refuses one with a lookahead inside."""
+    try:
+        return write(pattern.tree)
+    except UnsupportedPattern as error:
+        raise SchemaRefused(pattern.origin, str(error), UNSUPPORTED) from None
 
 
 @lru_cache(maxsize=512)

@@ -16,11 +16,11 @@ from starlette.responses import Response
 from radixserve.engine.client import Job
 from radixserve.errors import InvalidRequest, UnsupportedFeature
 from radixserve.messages import GenerationChunk, GenerationOutput, Timings, TokenLogprob
-from radixserve.model.tokenizer import Tokenizer
 from radixserve.server import bodies
 from radixserve.server.callers import Caller
 from radixserve.server.errors import JSONResponse
 from radixserve.server.openai import answers
+from radixserve.server.openai.completion_logprobs import CompletionLogprobs, TextOffsets, completion_logprobs
 from radixserve.server.openai.constraints import constraint_field
 from radixserve.server.openai.fields import InertFields, StreamOptions
 from radixserve.server.openai.prompts import parse_prompts
@@ -44,15 +44,6 @@ class CompletionRequest(InertFields, kw_only=True, forbid_unknown_fields=True):
     stream_options: StreamOptions | None = None
     suffix: str | None = None
     best_of: int | None = None
-
-
-class CompletionLogprobs(msgspec.Struct, kw_only=True):
-    """Parallel lists, one entry a token; the first token of an echoed prompt has None."""
-
-    tokens: list[str] = []
-    token_logprobs: list[float | None] = []
-    top_logprobs: list[dict[str, float] | None] = []
-    text_offset: list[int] = []
 
 
 class CompletionChoice(msgspec.Struct, kw_only=True):
@@ -92,10 +83,10 @@ async def completions(request: Request) -> Response:
 
 @dataclass(slots=True)
 class _Choice:
-    """A choice on its way out. ``offset``: characters sent so far, the echoed prompt included."""
+    """A choice on its way out."""
 
     index: int
-    offset: int = 0
+    offsets: TextOffsets = field(default_factory=TextOffsets)
     echoed: bool = False
 
 
@@ -154,12 +145,12 @@ class _Run:
                 if self.fields.logprobs is not None:
                     entries = [*(output.prompt_logprobs or [])] if self.fields.echo else []
                     entries += sample.logprobs or []
-                ids = [*(output.prompt_token_ids if self.fields.echo else []), *sample.token_ids]
+                prompt = output.prompt_token_ids if self.fields.echo else []
                 choices.append(
                     CompletionChoice(
                         index=index,
                         text=self.texts[place] + sample.text,
-                        logprobs=self._logprobs(ids, entries, 0),
+                        logprobs=self._logprobs(prompt, sample.token_ids, entries, TextOffsets()),
                         finish_reason=answers.finish_reason(sample.finish_reason),
                         matched_stop=sample.stop_reason,
                         prompt_logprobs=self._prompt_logprobs(output),
@@ -198,18 +189,17 @@ class _Run:
     def _chunk(self, choice: _Choice, chunk: GenerationChunk) -> CompletionChoice | None:
         """The event for a chunk, None where it brings nothing."""
         job = self.jobs[chunk.prompt_index]
-        text, ids, entries = "", list(chunk.token_ids), [*chunk.logprobs]
-        known: list[TokenLogprob | None] = list(entries)
+        text, prompt = "", list[int]()
+        known: list[TokenLogprob | None] = [*chunk.logprobs]
         if self.fields.echo and not choice.echoed:
             choice.echoed = True
-            text = self.texts[chunk.prompt_index]
-            ids = [*job.token_ids, *ids]
+            text, prompt = self.texts[chunk.prompt_index], job.token_ids
             known = [*(chunk.prompt_logprobs or []), *known]
         text += chunk.text
-        if not (text or ids or chunk.finish_reason is not None):
+        tokens = bool(prompt or chunk.token_ids)
+        if not (text or tokens or chunk.finish_reason is not None):
             return None
-        logprobs = self._logprobs(ids, known, choice.offset) if ids else None
-        choice.offset += len(text)
+        logprobs = self._logprobs(prompt, chunk.token_ids, known, choice.offsets) if tokens else None
         return CompletionChoice(
             index=choice.index,
             text=text,
@@ -248,30 +238,14 @@ class _Run:
         return answers.prompt_logprobs(self.service.text.tokenizer, output.prompt_logprobs) or []
 
     def _logprobs(
-        self, ids: Sequence[int], entries: Sequence[TokenLogprob | None], offset: int
+        self,
+        prompt: Sequence[int],
+        ids: Sequence[int],
+        entries: Sequence[TokenLogprob | None],
+        offsets: TextOffsets,
     ) -> CompletionLogprobs | None:
         if self.fields.logprobs is None:
             return None
-        return completion_logprobs(self.service.text.tokenizer, ids, entries, offset)
-
-
-def completion_logprobs(
-    tokenizer: Tokenizer, ids: Sequence[int], entries: Sequence[TokenLogprob | None], offset: int
-) -> CompletionLogprobs:
-    """The parallel lists for tokens ``ids`` whose text begins ``offset`` characters into the choice's."""
-    shown = CompletionLogprobs()
-    for token, entry in zip(ids, [*entries, *[None] * (len(ids) - len(entries))], strict=True):
-        text = tokenizer.token_text(token)
-        shown.tokens.append(text)
-        shown.text_offset.append(offset)
-        offset += len(text)
-        shown.token_logprobs.append(None if entry is None else entry.logprob)
-        if entry is None:
-            shown.top_logprobs.append(None)
-        else:
-            top: dict[str, float] = {}
-            # Tokens that are parts of characters share a text: the most likely one stands for them.
-            for other, logprob in (*entry.top, (token, entry.logprob)):
-                top.setdefault(tokenizer.token_text(other), logprob)
-            shown.top_logprobs.append(top)
-    return shown
+        tokenizer = self.service.text.tokenizer
+        hidden = tokenizer.special_ids if self.jobs[0].sampling.skip_special_tokens else frozenset[int]()
+        return completion_logprobs(tokenizer, [*prompt, *ids], entries, offsets, hidden=hidden, num_prompt=len(prompt))

@@ -46,10 +46,16 @@ def _items(value: str | list[Any], field: str) -> list[tuple[str, str | list[int
     return items
 
 
+def _tokens(text: str, service: Service) -> list[int]:
+    tokenizer = service.text.tokenizer
+    service.limits.check_least(tokenizer.least_tokens(text))
+    return tokenizer.encode(text, add_special=True)
+
+
 def _prompt(item: str | list[int], place: str, service: Service, sampling: SamplingParams) -> Prompt:
     try:
         text = item if isinstance(item, str) else None
-        tokens = service.text.tokenizer.encode(item, add_special=True) if isinstance(item, str) else item
+        tokens = _tokens(item, service) if isinstance(item, str) else item
         service.limits.check_tokens(tokens)
         service.limits.max_tokens(len(tokens), sampling)
     except InvalidRequest as error:

@@ -209,6 +209,17 @@ async def test_without_leave_to_call_everything_is_content() -> None:
     assert body["choices"][0]["finish_reason"] == "stop"
 
 
+async def test_a_call_that_a_stop_string_cuts_is_not_asked_for() -> None:
+    text = await call_text('{"city":"Paris"}')
+    cut = text[: text.index("Paris")]
+    async with serve(engine=wide(Script([cut], stop_reason="Paris"))) as server:
+        fields = {"messages": HELLO, "tools": [WEATHER], "tool_choice": "required", "stop": "Paris"}
+        body, stream = await whole_and_stream(server, fields)
+    choice = body["choices"][0]
+    assert choice["finish_reason"] == "stop" and choice["matched_stop"] == "Paris"
+    assert stream["finish"] == ["stop"]
+
+
 async def test_a_call_that_was_cut_says_length() -> None:
     text = await call_text('{"city":"Paris"}')
     async with serve(engine=wide(Script([text]))) as server:

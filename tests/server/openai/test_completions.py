@@ -8,7 +8,8 @@ import pytest
 from radixserve.engine.client import Job
 from radixserve.errors import PoolTooSmall
 from radixserve.messages import FinishReason
-from tests.server.fake_client import Script
+from radixserve.server.openai.completion_logprobs import TextOffsets, completion_logprobs
+from tests.server.fake_client import Script, text_model
 from tests.server.harness import error_of, serve
 
 pytestmark = pytest.mark.anyio
@@ -92,6 +93,42 @@ async def test_logprobs_are_parallel_lists() -> None:
         for name, values in (event["choices"][0]["logprobs"] or {}).items():
             streamed.setdefault(name, []).extend(values)
     assert streamed == whole["logprobs"]
+
+
+@pytest.mark.parametrize("echo", [False, True])
+async def test_offsets_count_characters_of_the_text_however_it_is_cut(echo: bool) -> None:
+    # Tokens are bytes here, so an ö is two of them: both begin where the character does.
+    async with serve(Script(("wö", "rl", "d"))) as server:
+        fields = {"prompt": "é:", "logprobs": 0, "echo": echo}
+        whole = (await server.post(PATH, fields)).json()["choices"][0]
+        events = await server.events(PATH, fields)
+    expected = [0, 1, 1, 2, 3, 4] if not echo else [0, 0, 1, 2, 3, 3, 4, 5, 6]
+    assert whole["logprobs"]["text_offset"] == expected
+    parts = [event["choices"][0]["logprobs"] for event in events]
+    assert [offset for part in parts if part for offset in part["text_offset"]] == expected
+
+
+def test_a_character_that_is_cut_short_takes_one_place() -> None:
+    offsets = TextOffsets()
+    assert [offsets.next(data) for data in (b"a", b"\xe6\x97", b"b", b"", b"\xc3", b"\xb6", b"c")] == [
+        0,
+        1,
+        2,
+        3,
+        3,
+        3,
+        4,
+    ]
+
+
+async def test_special_tokens_that_are_not_in_the_text_take_no_place() -> None:
+    tokenizer = text_model().tokenizer
+    special = tokenizer.eos_ids[0]
+    shown = completion_logprobs(
+        tokenizer, [special, 97, special, 98], [], TextOffsets(), hidden={special}, num_prompt=1
+    )
+    name = len(tokenizer.token_text(special))
+    assert shown.text_offset == [0, name, name + 1, name + 1]
 
 
 async def test_prompt_logprobs_are_spelled_as_elsewhere() -> None:
@@ -262,6 +299,32 @@ async def test_too_many_waiting_is_a_429_that_says_when() -> None:
         assert (await server.post(PATH, {"prompt": "b"})).status_code == 200
     assert response.status_code == 429 and error_of(response)["code"] == "queue_full"
     assert int(response.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value"),
+    [
+        (PATH, "prompt", "a" * 50_000),
+        (PATH, "prompt[1]", ["a", "a" * 50_000]),
+        ("/v1/chat/completions", "messages", [{"role": "user", "content": "a" * 50_000}]),
+        ("/v1/responses", "input", "a" * 50_000),
+        ("/generate", "text", "a" * 50_000),
+        ("/v1/embeddings", "input", "a" * 50_000),
+    ],
+)
+async def test_what_is_too_long_however_it_is_tokenized_is_not_tokenized(path: str, field: str, value: Any) -> None:
+    async with serve() as server:
+        response = await server.post(path, {field.partition("[")[0]: value})
+    error = error_of(response)
+    assert (response.status_code, error["param"], error["code"]) == (400, field, "context_length_exceeded")
+    assert "at least" in error["message"] and "maximum context length is 512 tokens" in error["message"]
+
+
+async def test_more_prompts_than_may_ever_wait_are_no_matter_of_time() -> None:
+    async with serve(max_queued_requests=2) as server:
+        response = await server.post(PATH, {"prompt": ["a", "b", "c"]})
+        assert response.status_code == 400 and error_of(response)["code"] == "batch_too_large"
+        assert (await server.post(PATH, {"prompt": ["a", "b"]})).status_code == 200
 
 
 async def test_a_request_has_its_time() -> None:

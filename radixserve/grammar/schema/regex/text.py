@@ -11,9 +11,10 @@ from radixserve.grammar.schema.regex.tree import (
     Concat,
     Edge,
     Either,
+    Lookahead,
     Ranges,
     Regex,
-    Repeat,
+    UnsupportedPattern,
     complement,
     union,
 )
@@ -22,7 +23,7 @@ _NEVER = r"[^\x00-\U0010ffff]"
 
 
 def write(tree: Regex) -> str:
-    """A pattern for ``tree``, which holds no lookahead."""
+    """A pattern for ``tree``. Raises `UnsupportedPattern` for a lookahead: the dialect has none."""
     if isinstance(tree, Chars):
         return tree.text if tree.text and not _misread(tree.ranges) else _char_class(tree.ranges)
     if isinstance(tree, Edge):
@@ -31,7 +32,8 @@ def write(tree: Regex) -> str:
         return "".join(f"(?:{write(part)})" if isinstance(part, Either) else write(part) for part in tree.parts)
     if isinstance(tree, Either):
         return "|".join(map(write, tree.parts)) if tree.parts else _NEVER
-    assert isinstance(tree, Repeat)
+    if isinstance(tree, Lookahead):
+        raise UnsupportedPattern("a lookahead that is not at the start")
     inner = write(tree.part)
     if not isinstance(tree.part, Chars):
         inner = f"(?:{inner})"

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radixserve.grammar.schema.limits import Budget, Limits
+from radixserve.grammar.schema.normalizer import normalize_schema
 from radixserve.grammar.schema.patterns import Languages, none_of, read_pattern
 from radixserve.grammar.schema.refusal import TOO_COMPLEX, Origin, SchemaRefused
 from radixserve.grammar.schema.regex.automaton import Nfa, determinize
@@ -104,6 +105,18 @@ def test_a_lookahead_inside_is_refused_by_name() -> None:
     pattern = read_pattern("a(?=b)", HERE).positive[0]
     with pytest.raises(SchemaRefused, match=r"pattern at #/pattern: .*lookahead"):
         languages.matches(pattern, "ab")
+
+
+@pytest.mark.parametrize("pattern", ["(?=a)b", "(?!a)b", "a(?=b)", "^(a(?!b))+$", "^(?=(?!a)b)b"])
+@pytest.mark.parametrize("place", ["value", "both", "name"])
+def test_a_schema_with_a_lookahead_inside_is_refused_by_name(pattern: str, place: str) -> None:
+    schema: dict[str, object] = {"type": "string", "pattern": pattern}
+    if place == "both":
+        schema["allOf"] = [{"pattern": "c"}]
+    elif place == "name":
+        schema = {"type": "object", "patternProperties": {pattern: {"type": "integer"}}, "additionalProperties": False}
+    with pytest.raises(SchemaRefused, match=r"lookahead"):
+        normalize_schema(schema)
 
 
 def test_lookaheads_at_the_start_become_further_patterns() -> None:
