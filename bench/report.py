@@ -97,7 +97,7 @@ def structured(name: str) -> str:
     lines += ["| hostile request | seconds | longest | status | answer |", "|---|---|---|---|---|"]
     for case, row in hostile["cases"].items():
         status = ", ".join(map(str, row["status"]))
-        answer = row["answer"].replace("|", "\\|") or "served"
+        answer = row["answer"].replace("|", "&#124;") or "served"
         lines.append(f"| {case} | {row['seconds']} | {row['most_seconds']} | {status} | {answer} |")
     lines += [
         "",

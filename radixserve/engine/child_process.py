@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -50,6 +51,9 @@ class ChildProcess:
             [sys.executable, *isolated, "-m", "radixserve.engine.process"],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            # A group of its own: whoever ends the parent's group (a shell, ``timeout``, a supervisor) leaves it to the parent
+            # to end the engine in order, and the engine goes by itself if the parent could not.
+            start_new_session=True,
         )
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(start) + b"\n")
@@ -79,7 +83,9 @@ class ChildProcess:
                 text = line.decode(errors="replace")
                 record = read_record(text)
                 if record is None:
-                    sys.stderr.write(text)
+                    # Reading goes on where nothing can be written: a full pipe would stop the engine.
+                    with contextlib.suppress(OSError, ValueError):
+                        sys.stderr.write(text)
                     self._last_line = text.strip() or self._last_line
                 elif (target := logging.getLogger(record.name)).isEnabledFor(record.levelno):
                     target.handle(record)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TextIO
 
 from rich.console import Console
@@ -23,10 +25,11 @@ class Screen:
 
     def progress(self, text: str) -> None:
         """What is being done now."""
-        if self._status is not None:
-            self._status.update(escape(text))
-        else:
-            self._console.print(escape(text), soft_wrap=True)
+        with _writing():
+            if self._status is not None:
+                self._status.update(escape(text))
+            else:
+                self._console.print(escape(text), soft_wrap=True)
 
     def show(self, service: Service, url: str) -> None:
         """The server is ready at ``url``."""
@@ -47,16 +50,24 @@ class Screen:
         }
         for name, value in rows.items():
             facts.add_row(name, escape(value))
-        self._console.print(Panel(facts, title="radixserve is ready", title_align="left", border_style="green"))
-        for reason in info.broken_promises:
-            self._console.print(f"[yellow]cold == warm cannot be kept on this machine:[/] {escape(reason)}")
-        self._console.print(escape(_curl(service, url)), soft_wrap=True)
+        with _writing():
+            self._console.print(Panel(facts, title="radixserve is ready", title_align="left", border_style="green"))
+            for reason in info.broken_promises:
+                self._console.print(f"[yellow]cold == warm cannot be kept on this machine:[/] {escape(reason)}")
+            self._console.print(escape(_curl(service, url)), soft_wrap=True)
 
     def close(self) -> None:
         """No more progress."""
         if self._status is not None:
             self._status.stop()
             self._status = None
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """A server serves also where nobody can read its screen (a closed standard error, a full disk)."""
+    with contextlib.suppress(OSError, ValueError):
+        yield
 
 
 def _megabytes(runner: dict[str, str | int]) -> str:

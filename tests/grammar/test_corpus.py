@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
 
 import pytest
 
@@ -13,7 +12,7 @@ from radixserve.grammar.closing import LONGEST_CLOSING
 from radixserve.grammar.compiler import ConstraintCompiler
 from radixserve.grammar.schema.refusal import SchemaRefused
 from radixserve.model.loader import LoadedModel
-from tests.grammar.corpus.corpus import REFUSED, Entry, generate, load
+from tests.grammar.corpus.corpus import REFUSED, Entry, exact, generate, load
 from tests.grammar.vocabularies import byte_compiler
 
 CORPUS = load()
@@ -52,7 +51,7 @@ def test_the_way_to_an_end_is_a_valid_document(
     compiler: ConstraintCompiler, smollm2: LoadedModel, entry: Entry
 ) -> None:
     way = compiler.compile(JsonSchema(entry.text)).first_way(LONGEST_CLOSING)
-    document = json.loads(smollm2.tokenizer.decode(way), parse_float=Decimal)
+    document = exact(smollm2.tokenizer.decode(way))
     assert [error.message for error in entry.validator.iter_errors(document)] == [], document
 
 

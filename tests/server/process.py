@@ -16,19 +16,22 @@ from typing import Any
 import httpx
 
 START_S = 120.0
-_MAIN = "from radixserve.cli.main import main; main()"
+MAIN = "from radixserve.cli.main import main; main()"
 
 
 class ServerProcess:
     """``radixserve serve`` on a free port with the embedded model; ``lines`` is what it wrote so far."""
 
-    def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
-        command = [sys.executable, "-c", _MAIN, "serve", "--port", "0", "--log-format", "json", "--kv-memory-mb", "768"]
+    def __init__(
+        self, *arguments: str, environment: dict[str, str] | None = None, start_new_session: bool = False
+    ) -> None:
+        command = [sys.executable, "-c", MAIN, "serve", "--port", "0", "--log-format", "json", "--kv-memory-mb", "768"]
         self.process = subprocess.Popen(
             [*command, *arguments],
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **(environment or {})},
+            start_new_session=start_new_session,
         )
         self.lines: list[str] = []
         self.url = ""

@@ -8,15 +8,18 @@ import os
 import random
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from radixserve import Engine, SamplingParams
-from tests.server.process import ServerProcess, command_lines, run_to_end
+from tests.server.process import MAIN, START_S, ServerProcess, command_lines, run_to_end, wait_until
 
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"
@@ -189,6 +192,18 @@ async def test_a_stop_lets_requests_end() -> None:
         assert server.wait() == 0
 
 
+async def test_a_signal_to_the_group_is_an_orderly_stop_too() -> None:
+    with ServerProcess("--grace-s", "60", start_new_session=True) as server:
+        async with server.client() as client:
+            running = asyncio.ensure_future(
+                client.post(COMPLETIONS, json={"prompt": "Once", "max_tokens": 40, "ignore_eos": True})
+            )
+            await _running(server, client)
+            os.killpg(server.process.pid, signal.SIGTERM)
+            assert (await running).json()["choices"][0]["finish_reason"] == "length"
+        assert server.wait() == 0
+
+
 async def test_a_stop_ends_what_takes_too_long() -> None:
     with ServerProcess("--grace-s", "0.2") as server:
         async with server.client() as client:
@@ -238,3 +253,25 @@ def test_an_engine_that_cannot_start_says_only_why() -> None:
     code, log = run_to_end("--kernels", "native", "--block-size", "7")
     assert code != 0 and "block_size 7 is not a multiple of 16" in log
     assert "Traceback" not in log
+
+
+def test_a_server_serves_where_nothing_can_be_written() -> None:
+    """Standard error on a full disk: progress, the screen and the log are lost, nothing else."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", MAIN, "serve", "--port", str(port), "--kv-memory-mb", "256"]
+    with Path("/dev/full").open("w") as full, subprocess.Popen(command, stderr=full) as process:
+        try:
+            wait_until(lambda: _is_ready(port), START_S)
+            process.terminate()
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/ready", timeout=10).status_code == 200
+    except httpx.TransportError:
+        return False

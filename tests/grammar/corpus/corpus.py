@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,19 @@ REFUSED = {
 }
 
 
+def exact(text: str) -> Any:
+    """The JSON document ``text`` with its fractions as decimals: in floats 0.7 is no multiple of 0.1."""
+    return json.loads(text, parse_float=_number)
+
+
+def _number(text: str) -> Decimal | float:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        # An exponent of twenty digits, which a decimal has no room for.
+        return float(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A schema of the corpus; ``text`` is it as JSON."""
@@ -42,8 +55,7 @@ class Entry:
     def validator(self) -> Any:
         """Checks documents by the schema's own draft, formats as well where `jsonschema` can."""
         kind = jsonschema.validators.validator_for(self.schema, default=jsonschema.Draft202012Validator)
-        # In floats 0.7 is no multiple of 0.1; documents are read in decimals as well.
-        return kind(json.loads(self.text, parse_float=Decimal), format_checker=kind.FORMAT_CHECKER)
+        return kind(exact(self.text), format_checker=kind.FORMAT_CHECKER)
 
     @property
     def prompt(self) -> str:
@@ -80,7 +92,7 @@ class Generated:
         if not self.finished:
             return [f"ended by {self.sample.finish_reason}"]
         try:
-            document = json.loads(self.sample.text, parse_float=Decimal)
+            document = exact(self.sample.text)
         except ValueError as error:
             return [f"not JSON: {error}"]
         return [error.message for error in self.entry.validator.iter_errors(document)]
