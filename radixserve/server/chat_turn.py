@@ -23,6 +23,7 @@ from radixserve.engine.stop_strings import StopMatcher
 from radixserve.errors import InvalidRequest, UnsupportedFeature
 from radixserve.messages import FinishReason, GenerationOutput, SamplingParams, TokenLogprob
 from radixserve.server.callers import Caller
+from radixserve.server.openai.constraints import renamed
 from radixserve.server.service import Service
 
 TOOL_CALLS = "tool_calls"
@@ -148,7 +149,10 @@ class ChatTurn:
                     "min_tokens", "cannot hold off stop strings that are looked for in content only"
                 )
             stops, changes["stop"] = sampling.stop, ()
-        sampling = service.limits.check_sampling(sampling)
+        try:
+            sampling = service.limits.check_sampling(sampling)
+        except InvalidRequest as error:
+            raise renamed(error, options.constraint_field) from None
         sampling = msgspec.structs.replace(sampling, **changes)
         try:
             service.limits.check_tokens(prompt.token_ids)

@@ -21,7 +21,7 @@ from radixserve.server.callers import Caller
 from radixserve.server.errors import JSONResponse
 from radixserve.server.openai import answers
 from radixserve.server.openai.completion_logprobs import CompletionLogprobs, TextOffsets, completion_logprobs
-from radixserve.server.openai.constraints import constraint_field
+from radixserve.server.openai.constraints import constraint_field, renamed
 from radixserve.server.openai.fields import InertFields, StreamOptions
 from radixserve.server.openai.prompts import parse_prompts
 from radixserve.server.openai.sampling import sampling_of
@@ -116,7 +116,10 @@ class _Run:
             more["prompt_logprobs"] = fields.logprobs
         defaults = service.info.default_sampling
         limit = fields.max_tokens if fields.max_tokens is not None else (defaults.max_tokens or DEFAULT_MAX_TOKENS)
-        sampling = service.limits.check_sampling(sampling_of(fields, defaults, max_tokens=limit, **more))
+        try:
+            sampling = service.limits.check_sampling(sampling_of(fields, defaults, max_tokens=limit, **more))
+        except InvalidRequest as error:
+            raise renamed(error, constraint_field(fields)) from None
         prompts = parse_prompts(fields.prompt, "prompt", service, sampling)
         jobs = service.jobs(
             caller,
@@ -213,9 +216,7 @@ class _Run:
         """What the engine calls otherwise, by the name of the field that it came from."""
         if error.param == "rid":
             error.param = "request_id"
-        if (error.param or "").partition(".")[0] == "constraint":
-            error.param = constraint_field(self.fields)
-        return error
+        return renamed(error, constraint_field(self.fields))
 
     @property
     def _per_prompt(self) -> int:

@@ -48,6 +48,13 @@ def constraint_field(fields: ConstraintFields) -> str:
     return next((name for name in _PARSERS if getattr(fields, name) is not None), "response_format")
 
 
+def renamed(error: InvalidRequest, field: str) -> InvalidRequest:
+    """``error``, about ``field`` where it is about the engine's constraint, which no client knows by that name."""
+    if (error.param or "").partition(".")[0] == "constraint":
+        error.param = field
+    return error
+
+
 def parse_format(value: Mapping[str, Any], name: str) -> Constraint | None:
     """OpenAI's ``response_format``, and the further types of vLLM and SGLang."""
     kind = value.get("type")

@@ -363,3 +363,10 @@ async def test_an_aborted_answer_keeps_what_there_is() -> None:
     async with serve(Script(("abc",), finish_reason=FinishReason.ABORT)) as server:
         choice = (await server.post(PATH, {"messages": HELLO})).json()["choices"][0]
     assert choice["message"]["content"] == "abc" and choice["finish_reason"] == "abort"
+
+
+async def test_a_constraint_beyond_the_limits_is_told_by_its_field() -> None:
+    async with serve() as server:
+        response = await server.post(PATH, {"messages": HELLO, "guided_json": {"enum": ["x" * 600_000]}})
+    assert response.status_code == 400
+    assert (error_of(response)["param"], error_of(response)["code"]) == ("guided_json", "constraint_too_large")

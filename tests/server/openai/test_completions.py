@@ -369,3 +369,10 @@ async def test_an_abort_is_a_finish_reason() -> None:
         assert await server.service.abort(server.service.callers.identify(None), ["mine", "other"]) == 1
         body = (await running).json()
     assert body["choices"][0]["finish_reason"] == FinishReason.ABORT and body["id"] == "mine"
+
+
+async def test_a_constraint_beyond_the_limits_is_told_by_its_field() -> None:
+    async with serve() as server:
+        response = await server.post(PATH, {"prompt": "a", "guided_json": {"enum": ["x" * 600_000]}})
+    assert response.status_code == 400
+    assert (error_of(response)["param"], error_of(response)["code"]) == ("guided_json", "constraint_too_large")
