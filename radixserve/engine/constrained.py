@@ -204,7 +204,7 @@ class StepChoices:
             try:
                 output.fill_mask(mask)
             except MatcherFailed as error:
-                found[rid] = TokenChoice(np.empty(0, np.intp), error=f"constraint: {error}")
+                found[rid] = TokenChoice(np.empty(0, np.intp), error=str(error))
             else:
                 found[rid] = output.choice(mask, self._vocab_size)
         return found

@@ -6,13 +6,12 @@ import itertools
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import msgspec
-
 from radixserve.chat.conversation import parse_conversation
 from radixserve.chat.events import ParsedMessage
 from radixserve.chat.format import ChatFormat
 from radixserve.chat.tools import Toolbox, parse_tools
 from radixserve.config import EngineConfig
+from radixserve.engine.arguments import read_continuations, read_prompt, read_prompts, read_sampling
 from radixserve.engine.assembly import assemble
 from radixserve.engine.intake import check_salt
 from radixserve.engine.local_client import LocalClient
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from radixserve.model.tokenizer import Tokenizer
 
 Prompt = str | list[int]
-DEFAULT_MAX_TOKENS = 16
 
 
 class Engine:
@@ -158,7 +156,7 @@ class Engine:
         ``finish_reason`` ``error`` and its ``error``; the others are not touched by it. Raises `InvalidRequest`
         before anything is queued, and `EngineClosed`.
         """
-        prompts, single = self._prompts(prompt)
+        prompts, single = read_prompts(prompt, self.tokenize)
         chunks = ChunkStream(self._loop, self._submission(prompts, sampling, priority, cache_salt, explain))
         if stream:
             return chunks
@@ -175,7 +173,7 @@ class Engine:
         explain: bool = False,
     ) -> GenerationOutput | list[GenerationOutput]:
         """`generate` for an event loop; cancelling the task aborts the requests."""
-        prompts, single = self._prompts(prompt)
+        prompts, single = read_prompts(prompt, self.tokenize)
         outputs: dict[int, GenerationOutput] = {}
         submission = self._submission(prompts, sampling, priority, cache_salt, explain)
         async for chunk in stream_chunks(self._loop, submission):
@@ -197,7 +195,7 @@ class Engine:
 
         The requests are queued, and refused, when iteration begins.
         """
-        prompts, _ = self._prompts(prompt)
+        prompts, _ = read_prompts(prompt, self.tokenize)
         return stream_chunks(self._loop, self._submission(prompts, sampling, priority, cache_salt, explain))
 
     @overload
@@ -295,20 +293,8 @@ class Engine:
         Texts are tokenized by themselves, so a continuation begins with a token of its own. All are scored in one
         batch and share the prompt.
         """
-        if not isinstance(prompt, (str, list, tuple)):
-            raise InvalidRequest("prompt", f"must be text or token ids, not {type(prompt).__name__}", "invalid_type")
-        head = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
-        if isinstance(continuations, str) or not isinstance(continuations, (list, tuple)):
-            raise InvalidRequest("continuations", "must be a list of texts or of token ids", "invalid_type")
-        tails = []
-        for item in continuations:
-            if not isinstance(item, (str, list, tuple)):
-                raise InvalidRequest("continuations", "must be a list of texts or of token ids", "invalid_type")
-            tails.append(self.tokenizer.encode(item) if isinstance(item, str) else list(item))
-        if not head:
-            raise InvalidRequest("prompt", "must not be empty", "empty_prompt")
-        if not tails or not all(tails):
-            raise InvalidRequest("continuations", "must hold at least one token each")
+        head = read_prompt(prompt, self.tokenize)
+        tails = read_continuations(continuations, self.tokenizer.encode)
         params = SamplingParams(max_tokens=0, prompt_logprobs=0, logprob_start=len(head), temperature=0)
         submission = self._submission([[*head, *tail] for tail in tails], params, cache_salt=cache_salt)
         outputs = collect(ChunkStream(self._loop, submission), len(tails))
@@ -334,7 +320,7 @@ class Engine:
         """
         if isinstance(texts, str) or not isinstance(texts, (list, tuple)) or not texts:
             raise InvalidRequest("texts", "must be a non-empty list of texts or of lists of token ids", "invalid_type")
-        prompts, single = self._prompts(list(texts))
+        prompts, single = read_prompts(list(texts), self.tokenize)
         if single:
             raise InvalidRequest("texts", "must be a list of texts or of lists of token ids", "invalid_type")
         params = SamplingParams(max_tokens=0, temperature=0)
@@ -380,26 +366,6 @@ class Engine:
 
     # ---------------------------------------------------------------- inside
 
-    def _prompts(self, prompt: object) -> tuple[list[list[int]], bool]:
-        """Token ids of every prompt, and whether it was a single one."""
-        if isinstance(prompt, str):
-            return [self.tokenize(prompt)], True
-        if not isinstance(prompt, (list, tuple)):
-            raise InvalidRequest("prompt", f"must be text or token ids, not {type(prompt).__name__}", "invalid_type")
-        if len(prompt) == 0:
-            raise InvalidRequest("prompt", "must not be empty", "empty_prompt")
-        if not isinstance(prompt[0], (str, list, tuple)):
-            return [list(prompt)], True
-        prompts = []
-        for item in prompt:
-            if isinstance(item, str):
-                prompts.append(self.tokenize(item))
-            elif isinstance(item, (list, tuple)):
-                prompts.append(list(item))
-            else:
-                raise InvalidRequest("prompt", "must be all texts or all token ids", "invalid_type")
-        return prompts, False
-
     def _submission(
         self,
         prompts: list[list[int]],
@@ -412,26 +378,12 @@ class Engine:
         return Submission(
             [f"gen-{next(self._rids)}" for _ in prompts],
             prompts,
-            self._params(sampling, len(prompts)),
+            read_sampling(sampling, len(prompts), self.default_sampling),
             priority,
             check_salt(cache_salt),
             explain,
             pooling,
         )
-
-    def _params(self, sampling: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
-        if sampling is None:
-            defaults = self.default_sampling
-            if defaults.max_tokens is None:
-                defaults = msgspec.structs.replace(defaults, max_tokens=DEFAULT_MAX_TOKENS)
-            return [defaults] * count
-        if isinstance(sampling, SamplingParams):
-            return [sampling] * count
-        if not isinstance(sampling, (list, tuple)):
-            raise InvalidRequest("sampling", f"must be SamplingParams, not {type(sampling).__name__}", "invalid_type")
-        if len(sampling) != count:
-            raise InvalidRequest("sampling", f"{len(sampling)} parameters for {count} prompts")
-        return list(sampling)
 
 
 def _torch_dtype(name: str) -> Any:

@@ -149,7 +149,7 @@ class Sampler:
         allowed: IndexArray | None = None
         if choice is not None:
             if choice.error is not None:
-                return RowResult(error=choice.error)
+                return RowResult(error=choice.error, error_param="constraint")
             allowed = choice.allowed
         processed = process(logits, row, self.eos_ids, allowed)
         if processed is not logits or allowed is not None:

@@ -84,8 +84,8 @@ class RowResult:
 
     ``logprobs`` is empty unless ``sampling.logprobs`` asks for them; ``prompt_logprobs`` and ``forced_logprobs`` have one
     entry per wanted target.
-    ``states``: the wanted hidden states, float64 [n, hidden]. ``error`` is set when the row's logits were not finite; then
-    nothing was drawn.
+    ``states``: the wanted hidden states, float64 [n, hidden]. ``error`` is set when the row's logits were not finite, or
+    its constraint failed; then nothing was drawn. ``error_param``: the field of the request that led to it, if one did.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -94,6 +94,7 @@ class RowResult:
     error: str | None = None
     forced_logprobs: tuple[TokenLogprob, ...] = ()
     states: npt.NDArray[np.float64] | None = field(default=None, compare=False)
+    error_param: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,7 +278,7 @@ class Scheduler:
             request.in_flight -= 1
             if outcome.error is not None:
                 # Also of one that was aborted meanwhile: nobody else must find such KV.
-                self._fail_request(request, outcome.error)
+                self._fail_request(request, outcome.error, outcome.error_param)
             elif request.state is RequestState.FINISHED:
                 self._release(request)
             else:
@@ -359,8 +359,9 @@ class Scheduler:
             request.state = RequestState.WAITING
         self._suspects.extend(sorted(alive, key=lambda request: request.order))
 
-    def _fail_request(self, request: Request, error: str) -> None:
-        """``request`` alone is at fault: it ends, and KV that only it vouches for leaves the cache."""
+    def _fail_request(self, request: Request, error: str, param: str | None = None) -> None:
+        """``request`` alone is at fault (by its field ``param``): it ends, and KV that only it vouches for leaves the cache."""
+        request.error_param = param
         if request.lease is not None:
             self.cache.disown(request.lease)
             request.lease = None

@@ -232,6 +232,7 @@ def test_a_matcher_that_fails_fails_its_own_request_only(
     assert good.token_ids == expected.token_ids and good.error is None
     assert [sample.finish_reason for sample in bad.samples] == [FinishReason.ERROR] * 2
     assert bad.error is not None and "too complex" in bad.error
+    assert bad.error_param == "constraint", "it is the request's fault, which a server must be able to say"
 
 
 def test_an_abort_drops_everything(engine: Engine) -> None:

@@ -93,4 +93,4 @@ def test_an_error_is_the_rows_alone() -> None:
     first, second = Sampler(VOCAB, EOS).sample(
         rows, logits, {"r": TokenChoice(np.empty(0, np.intp), error="too complex")}
     )
-    assert first == RowResult(error="too complex") and [second] == alone
+    assert first == RowResult(error="too complex", error_param="constraint") and [second] == alone
