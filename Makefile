@@ -83,6 +83,7 @@ bench-results: $(READY)
 	OMP_NUM_THREADS=1 $(BENCH) bench/test_bench_scheduler.py --benchmark-json=bench/results/scheduler.json
 	$(BIN)/python bench/tree_share.py --out bench/results/tree_share.json
 	$(BIN)/python bench/server_overhead.py --out bench/results/server_overhead.json
+	$(BIN)/python bench/server_overhead.py --rounds 1 --kernels torch --out bench/results/server_overhead_torch.json
 	$(BIN)/python -m bench.schema_suite --out bench/results/schema_suite.json
 	$(BIN)/python -m bench.structured --out bench/results/structured.json
 	$(BIN)/python bench/report.py

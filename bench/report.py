@@ -146,6 +146,7 @@ def main() -> None:
         "schema_suite": suite,
         "structured": structured,
         "server_overhead": overhead,
+        "server_overhead_torch": overhead,
     }
     for name in ("cache", "scheduler"):
         slim(name)

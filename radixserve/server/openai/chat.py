@@ -15,7 +15,6 @@ from radixserve.chat.tools import parse_tools
 from radixserve.messages import GenerationOutput, TokenLogprob
 from radixserve.server import bodies
 from radixserve.server.callers import Caller
-from radixserve.server.chat_turn import ChatTurn, TurnOptions, TurnPiece, TurnSample
 from radixserve.server.errors import JSONResponse
 from radixserve.server.openai import answers
 from radixserve.server.openai.chat_answers import (
@@ -30,6 +29,7 @@ from radixserve.server.openai.chat_answers import (
     delta_of,
 )
 from radixserve.server.openai.chat_fields import ChatRequest, check_known, output_limit, template_options
+from radixserve.server.openai.chat_turn import ChatTurn, TurnOptions, TurnPiece, TurnSample
 from radixserve.server.openai.constraints import constraint_field
 from radixserve.server.openai.sampling import sampling_of
 from radixserve.server.requests import caller_of, off_loop, service_of

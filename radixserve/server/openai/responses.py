@@ -17,9 +17,9 @@ from radixserve.errors import InvalidRequest, UnsupportedFeature
 from radixserve.messages import GenerationOutput, SamplingParams
 from radixserve.server import bodies
 from radixserve.server.callers import Caller
-from radixserve.server.chat_turn import ChatTurn, TurnOptions, TurnPiece
 from radixserve.server.errors import JSONResponse, describe
 from radixserve.server.openai import answers
+from radixserve.server.openai.chat_turn import ChatTurn, TurnOptions, TurnPiece
 from radixserve.server.openai.responses_answers import (
     IncompleteDetails,
     InputTokensDetails,
