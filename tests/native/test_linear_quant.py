@@ -100,7 +100,7 @@ def test_a_row_has_the_same_bits_in_every_batch_and_with_every_thread_count(
         run(library, linear(packed, x[row : row + 1], alone[row : row + 1]), 1)
     for threads in (1, 2):
         library.set_threads(threads)
-        for count in (2, 3, 7, 12, 13, 16, 110):
+        for count in (2, 3, 7, 12, 13, 16, 17, 110):
             out = torch.empty(count, 72)
             run(library, linear(packed, x[110 - count :], out), count)
             assert same_bits(out, alone[110 - count :]), (threads, count)

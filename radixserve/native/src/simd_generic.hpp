@@ -136,6 +136,7 @@ RS_INLINE W load_words(const void* p) {
   __builtin_memcpy(r.v, p, 64);
   return r;
 }
+RS_INLINE W no_words() { return {}; }
 RS_INLINE W broadcast_word(const void* p) {
   uint32_t x;
   __builtin_memcpy(&x, p, 4);

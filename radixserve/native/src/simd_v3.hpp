@@ -105,6 +105,7 @@ RS_INLINE F zero_where_below(F a, F x, F bound) {
 RS_INLINE W load_words(const void* p) {
   return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)p + 1)};
 }
+RS_INLINE W no_words() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 RS_INLINE W broadcast_word(const void* p) {
   int32_t x;
   __builtin_memcpy(&x, p, 4);

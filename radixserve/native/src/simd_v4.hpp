@@ -55,6 +55,7 @@ RS_INLINE F zero_where_below(F a, F x, F bound) {
 }
 
 RS_INLINE W load_words(const void* p) { return {_mm512_loadu_si512(p)}; }
+RS_INLINE W no_words() { return {_mm512_setzero_si512()}; }
 RS_INLINE W broadcast_word(const void* p) {
   int32_t x;
   __builtin_memcpy(&x, p, 4);
