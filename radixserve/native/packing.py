@@ -28,7 +28,7 @@ _PART_ELEMENTS = 1 << 21
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedWeight:
-    """A matrix [out_features, in_features], packed; ``data`` is uint8, 64-byte aligned, and owned by this object."""
+    """A matrix [out_features, in_features], packed; ``data`` is uint8 and 64-byte aligned."""
 
     format: Format
     out_features: int

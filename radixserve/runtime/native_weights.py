@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ import torch
 from radixserve.model.config import ModelConfig
 from radixserve.model.gguf_weights import placement, stored_matrices
 from radixserve.native.abi import Format
+from radixserve.native.huge_pages import HugeMemory
 from radixserve.native.packing import BLOCK_BYTES, PackedWeight, pack_dense, pack_quantized
 
 BLOCK_FORMATS: dict[str, Format] = {form.name: form for form in BLOCK_BYTES}
@@ -137,6 +139,7 @@ class _Packer:
         self._weights = weights
         self._stored = stored_matrices(weights)
         self._keep_blocks = keep_blocks
+        self._memory = HugeMemory()
 
     def matrix(self, *names: str) -> PackedWeight:
         """Matrices of one form and one input as one."""
@@ -153,7 +156,7 @@ class _Packer:
                 self.dequantized[matrix.type_name] += 1
             matrix.release()
         self.formats[_FORMAT_NAMES[packed.format]] += len(names)
-        return packed
+        return dataclasses.replace(packed, data=self._memory.copy(packed.data))
 
     def linear(self, prefix: str, *names: str) -> NativeLinear:
         """Several linears of one input as one; they all have a bias, or none has."""
