@@ -41,7 +41,8 @@ class HugeMemory:
 
 def _map(size: int) -> torch.Tensor:
     """Untouched memory of at least ``size`` bytes that begins at a huge page."""
-    mapped = mmap.mmap(-1, size + _PAGE)
+    # Private: pages of shared mappings are another matter to the kernel.
+    mapped = mmap.mmap(-1, size + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         mapped.madvise(mmap.MADV_HUGEPAGE)
     whole = torch.frombuffer(mapped, dtype=torch.uint8)
