@@ -27,14 +27,11 @@ class HugeMemory:
         self._mapping: torch.Tensor | None = None
         self._used = 0
 
-    def copy(self, data: torch.Tensor) -> torch.Tensor:
-        """A copy of uint8[n] ``data``, 64-byte aligned, beside those that were made before it."""
-        assert data.dtype == torch.uint8 and data.dim() == 1
-        size = data.numel()
+    def zeros(self, size: int) -> torch.Tensor:
+        """Zeros uint8[size], 64-byte aligned, beside what was handed out before."""
         if self._mapping is None or self._used + size > len(self._mapping):
             self._mapping, self._used = _map(max(_MAPPING, size)), 0
         piece = self._mapping[self._used : self._used + size]
-        piece.copy_(data)
         self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
         return piece
 

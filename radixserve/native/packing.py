@@ -18,12 +18,19 @@ QUANT_PANEL = 16
 GROUP = 32
 SUPER = 256
 
+# Gives zeros uint8[n], 64-byte aligned, that nobody else has.
+Zeros = Callable[[int], torch.Tensor]
+
 # Bytes and elements of one block in the file.
 BLOCK_BYTES = {Format.Q8_0: 34, Format.Q4_0: 18, Format.Q4_1: 20, Format.Q4_K: 144, Format.Q6_K: 210}
 BLOCK_ELEMENTS = {Format.Q8_0: GROUP, Format.Q4_0: GROUP, Format.Q4_1: GROUP, Format.Q4_K: SUPER, Format.Q6_K: SUPER}
 
 # Weights that are packed at once: what that takes besides the result is a few times as many bytes.
 _PART_ELEMENTS = 1 << 21
+
+
+def _zeros(size: int) -> torch.Tensor:
+    return torch.zeros(size, dtype=torch.uint8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,14 +53,18 @@ class PackedWeight:
         return self.data.numel()
 
 
-def pack_dense(weight: torch.Tensor) -> PackedWeight:
-    """Pack a bf16 or fp32 matrix [out_features, in_features] (in_features a multiple of 16); the result shares nothing with it."""
+def pack_dense(weight: torch.Tensor, zeros: Zeros = _zeros) -> PackedWeight:
+    """Pack a bf16 or fp32 matrix [out_features, in_features] (in_features a multiple of 16) into memory that ``zeros`` gives.
+
+    The result shares nothing with ``weight``.
+    """
     assert weight.dtype in (torch.bfloat16, torch.float32), weight.dtype
     out_features, in_features = weight.shape
     assert in_features % 16 == 0, in_features
     step = 2 if weight.dtype == torch.bfloat16 else 1
     panels = -(-out_features // DENSE_PANEL)
-    packed = torch.zeros(panels, in_features // step, DENSE_PANEL, step, dtype=weight.dtype)
+    data = zeros(panels * DENSE_PANEL * in_features * weight.itemsize)
+    packed = data.view(weight.dtype).view(panels, in_features // step, DENSE_PANEL, step)
     whole = out_features // DENSE_PANEL
     split = weight[: whole * DENSE_PANEL].reshape(whole, DENSE_PANEL, in_features // step, step)
     packed[:whole].copy_(split.transpose(1, 2))
@@ -61,11 +72,11 @@ def pack_dense(weight: torch.Tensor) -> PackedWeight:
         rest = weight[whole * DENSE_PANEL :]
         packed[whole, :, : len(rest)].copy_(rest.reshape(len(rest), in_features // step, step).transpose(0, 1))
     form = Format.DENSE_BF16 if step == 2 else Format.DENSE_F32
-    return PackedWeight(form, out_features, in_features, packed.view(torch.uint8).reshape(-1))
+    return PackedWeight(form, out_features, in_features, data)
 
 
-def pack_quantized(form: Format, blocks: Bytes, in_features: int) -> PackedWeight:
-    """Pack the rows of a quantized GGUF tensor.
+def pack_quantized(form: Format, blocks: Bytes, in_features: int, zeros: Zeros = _zeros) -> PackedWeight:
+    """Pack the rows of a quantized GGUF tensor into memory that ``zeros`` gives.
 
     ``blocks`` is uint8[out_features, bytes of a row] as in the file; ``in_features`` a multiple of the format's block (32, or 256 for
     Q4_K and Q6_K). No number is changed. Little more than the result is held at a time.
@@ -85,7 +96,7 @@ def pack_quantized(form: Format, blocks: Bytes, in_features: int) -> PackedWeigh
         of_panels = len(padded) // QUANT_PANEL
         data = np.concatenate([quants.reshape(of_panels, -1), scales.reshape(of_panels, -1)], axis=1)
         if packed is None:
-            packed = torch.empty(panels, data.shape[1], dtype=torch.uint8)
+            packed = zeros(panels * data.shape[1]).view(panels, data.shape[1])
         start = first // QUANT_PANEL
         packed.numpy()[start : start + of_panels] = data
     assert packed is not None, "a matrix has rows"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Mapping
@@ -139,24 +138,25 @@ class _Packer:
         self._weights = weights
         self._stored = stored_matrices(weights)
         self._keep_blocks = keep_blocks
-        self._memory = HugeMemory()
+        self._zeros = HugeMemory().zeros
 
     def matrix(self, *names: str) -> PackedWeight:
         """Matrices of one form and one input as one."""
         form = self._form(names[0])
         stored = [self._stored[name] for name in names if name in self._stored]
         if form is None:
-            packed = pack_dense(torch.cat([self._weights[name] for name in names]))
+            packed = pack_dense(torch.cat([self._weights[name] for name in names]), self._zeros)
         elif len(stored) == 1:
-            packed = pack_quantized(form, stored[0].blocks(), stored[0].in_features)
+            packed = pack_quantized(form, stored[0].blocks(), stored[0].in_features, self._zeros)
         else:
-            packed = pack_quantized(form, np.concatenate([matrix.blocks() for matrix in stored]), stored[0].in_features)
+            blocks = np.concatenate([matrix.blocks() for matrix in stored])
+            packed = pack_quantized(form, blocks, stored[0].in_features, self._zeros)
         for matrix in stored:
             if form is None:
                 self.dequantized[matrix.type_name] += 1
             matrix.release()
         self.formats[_FORMAT_NAMES[packed.format]] += len(names)
-        return dataclasses.replace(packed, data=self._memory.copy(packed.data))
+        return packed
 
     def linear(self, prefix: str, *names: str) -> NativeLinear:
         """Several linears of one input as one; they all have a bias, or none has."""

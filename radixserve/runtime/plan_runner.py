@@ -144,11 +144,16 @@ class PlanRunner(ABC):
     ) -> None:
         """Draw the tokens of the rows that want some and have no error, in slices of bounded memory."""
         failed = {row for row, result in results.items() if result.error is not None}
+        # Asked once a step: looking whether an object meets a protocol is slow.
+        short = isinstance(hidden, ShortHead)
         # Rows that a few of their logits decide are drawn apart from those that need all, by the number they need.
         drawing: dict[int | None, list[int]] = {}
         for place, row in enumerate(batch.sample_rows.tolist()):
             if row not in failed:
-                drawing.setdefault(self._needed_logits(plan.rows[row], hidden), []).append(place)
+                # A choice is made among all tokens.
+                free = plan.rows[row].rid not in choices
+                needed = self._needed_logits(plan.rows[row]) if free and short else None
+                drawing.setdefault(needed, []).append(place)
         parts = [
             (needed, places[first : first + self.logits_rows])
             for needed, places in drawing.items()
@@ -165,9 +170,9 @@ class PlanRunner(ABC):
                     )
                 results[row] = result
 
-    def _needed_logits(self, row: PlanRow, hidden: HiddenStates) -> int | None:
+    def _needed_logits(self, row: PlanRow) -> int | None:
         """The number of its largest logits to draw ``row`` from; None for all of them."""
-        candidates = self.sampler.candidates(row) if isinstance(hidden, ShortHead) else None
+        candidates = self.sampler.candidates(row)
         # Two numbers only, one and many, so that rows with different filters still share a pass.
         return candidates if candidates in (None, 1) else min(MOST_CANDIDATES, self.config.vocab_size)
 

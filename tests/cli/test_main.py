@@ -31,5 +31,5 @@ def test_help_lists_options_with_defaults_and_does_not_load_torch() -> None:
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={"COLUMNS": "200"})
     assert ran.returncode == 0, ran.stderr
     assert "--max-batch-tokens" in ran.stdout
-    assert "2048" in ran.stdout
+    assert "512" in ran.stdout
     assert "lpm|fcfs|dfs-weight|priority" in ran.stdout
