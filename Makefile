@@ -3,9 +3,12 @@
 #   make serve                the server on 127.0.0.1:8000, with the embedded model   (ARGS="--port 9000" for options)
 #   make generate             an answer from the embedded model   (PROMPT="..." to ask something else)
 #   make chat                 a conversation in the terminal
+#   make program NAME=react   one of the programs of examples/README.md on the embedded model   (ARGS="--count 2" for options)
 #   make test                 ruff, mypy, pytest
 #   make test-long            the exhaustive tests as well
+#   make test-contract        the GPU path against the installed FlashInfer, without a GPU   (an environment of its own: 900 MB)
 #   make test-clients         other people's clients against the running server   (CLIENTS="openai sglang" for some)
+#   make sanitize             the kernels' tests under the address, undefined-behaviour and thread sanitizers   (ARGS=address or thread for one)
 #   make bench                microbenchmarks, as a table
 #   make bench-results        benchmarks of the cache and the scheduler, into bench/results and bench/README.md
 #   make bench-engine         kernels, steps and workloads beside their floors, into bench/results   (ARGS="--peer NAME=URL" for others)
@@ -16,6 +19,7 @@
 
 PYTHON ?= python3
 PROMPT ?= In one sentence, what is a radix tree?
+NAME ?= react
 ARGS ?=
 CLIENTS ?=
 
@@ -31,7 +35,7 @@ TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv serve generate chat test test-long test-clients bench bench-results bench-engine format clean
+.PHONY: help venv serve generate chat program test test-long test-contract test-clients sanitize bench bench-results bench-engine format clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -60,6 +64,9 @@ generate: export PROMPT := $(PROMPT)
 chat: $(READY)
 	@$(BIN)/radixserve chat $(SAMPLING) $(ARGS)
 
+program: $(READY)
+	@$(BIN)/python -m examples.programs.$(NAME) $(ARGS)
+
 test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -69,9 +76,30 @@ test: $(READY)
 test-long: $(READY)
 	$(TEST_ENV) $(BIN)/pytest -n $(TEST_WORKERS) -m "long or not long" --benchmark-disable $(ARGS)
 
+# FlashInfer alone, in an environment that sees the packages of the other: nobody else has to wait for 900 MB.
+CONTRACT := .venv-contract
+CONTRACT_TESTS := tests/attention tests/model/test_flashinfer_ops.py tests/engine/test_flashinfer_engine.py \
+	tests/runtime/test_device.py tests/runtime/test_device_top.py
+PACKAGES := import sysconfig; path = sysconfig.get_path("purelib")
+
+$(CONTRACT)/.ready: $(READY)
+	$(PYTHON) -m venv $(CONTRACT)
+	$(CONTRACT)/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --no-deps \
+		apache-tvm-ffi einops flashinfer-python ninja nvidia-ml-py tabulate
+	@$(BIN)/python -c '$(PACKAGES); print(f"import site; site.addsitedir({path!r})")' \
+		> "$$($(CONTRACT)/bin/python -c '$(PACKAGES); print(path)')/shared.pth"
+	@touch $@
+
+test-contract: $(CONTRACT)/.ready
+	$(TEST_ENV) $(CONTRACT)/bin/python -m pytest -p no:cacheprovider --benchmark-disable $(CONTRACT_TESTS) $(ARGS)
+
 # One environment a client, under .clients; with ARGS="--without all" the checks are seen to fail.
 test-clients: $(READY)
 	$(BIN)/python -m tests.clients.run $(CLIENTS) $(ARGS)
+
+# Builds the library anew for each and preloads the sanitizer's runtime; minutes.
+sanitize: $(READY)
+	$(BIN)/python -m radixserve.native.sanitize $(ARGS)
 
 bench: $(READY)
 	$(BIN)/pytest bench --benchmark-only $(ARGS)
@@ -86,6 +114,7 @@ bench-results: $(READY)
 	$(BIN)/python bench/server_overhead.py --rounds 1 --kernels torch --out bench/results/server_overhead_torch.json
 	$(BIN)/python -m bench.schema_suite --out bench/results/schema_suite.json
 	$(BIN)/python -m bench.structured --out bench/results/structured.json
+	$(BIN)/python -m bench.programs --out bench/results/programs.json
 	$(BIN)/python bench/report.py
 
 RESULT = --out bench/results/$(1).json --plot bench/results/$(1).svg > bench/results/$(1).md
@@ -102,5 +131,5 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .clients build dist *.egg-info frontend/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(CONTRACT) .clients build dist *.egg-info frontend/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find radixserve frontend tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +

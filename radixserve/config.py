@@ -25,17 +25,18 @@ class ModelOptions:
     ``bf16`` dequantizes; ``auto`` is native where the file has such blocks, the native kernels run and ``dtype`` is bfloat16.
     ``kernels``: ``native`` is the package's own library of CPU kernels; ``auto`` takes it where it can be had for this
     model and block size, and ``torch`` otherwise. ``context_length``: lowers the model's own limit (tokens). ``attention``: the
-    attention backend of the torch path; naming one chooses that path. ``threads``: of the forward pass (0 takes the cores this
+    attention backend of the torch path; naming one chooses that path. ``device``: ``cuda`` is an NVIDIA GPU with FlashInfer, in
+    bfloat16 or float16. ``threads``: of the forward pass (0 takes the cores this
     process may use).
     """
 
     model: str = "smollm2"
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     weights: Literal["auto", "native", "bf16"] = "auto"
-    device: Literal["cpu"] = "cpu"
+    device: Literal["cpu", "cuda"] = "cpu"
     context_length: int | None = None
     kernels: Literal["auto", "native", "torch"] = "auto"
-    attention: Literal["auto", "torch_paged"] = "auto"
+    attention: Literal["auto", "torch_paged", "flashinfer"] = "auto"
     threads: int = 0
 
 
@@ -43,8 +44,11 @@ class ModelOptions:
 class CacheConfig:
     """The KV pool and the radix tree over it.
 
-    ``block_size``: tokens a block. ``num_blocks``: size of the pool (None derives it from ``kv_memory_mb``, and that
-    from free memory). ``prefix_cache``: ``on``; ``off`` shares nothing between requests; ``force_miss`` keeps the
+    ``block_size``: tokens a block. ``kv_dtype``: what K and V are kept in. ``auto`` is ``dtype``; ``int8``, on the CPU, rounds each
+    head of each token with a scale of its own, for nearly twice the tokens in the same memory; ``fp8``, on a GPU, stores float8
+    (e4m3, saturating, without scales). ``num_blocks``: size of the pool (None derives it from ``kv_memory_mb``, and that
+    from free memory). ``hold_share``: share of the pool that holds may keep, all of them together; ``hold_max_s``: the longest
+    that one lasts. ``prefix_cache``: ``on``; ``off`` shares nothing between requests; ``force_miss`` keeps the
     tree but never hits (what the tree costs). ``ghost_tokens``: how many evicted tokens are remembered to explain
     misses.
     """
@@ -52,10 +56,13 @@ class CacheConfig:
     block_size: int = 16
     num_blocks: int | None = None
     kv_memory_mb: int | None = None
+    kv_dtype: Literal["auto", "int8", "fp8"] = "auto"
     prefix_cache: Literal["on", "off", "force_miss"] = "on"
     eviction: Literal["lru", "lfu"] = "lru"
     ghost_tokens: int = 1_000_000
     check_every_step: bool = False
+    hold_share: float = 0.25
+    hold_max_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,7 @@ class SchedulerConfig:
     the same output.
     """
 
-    max_batch_tokens: int = 2048
+    max_batch_tokens: int = 512
     max_running: int = 64
     policy: Literal["lpm", "fcfs", "dfs-weight", "priority"] = "lpm"
     age_weight: float = 8.0
@@ -123,8 +130,13 @@ class EngineConfig:
         _check_range("num_blocks", cache.num_blocks, 2)
         _check_range("kv_memory_mb", cache.kv_memory_mb, 1)
         _check_range("ghost_tokens", cache.ghost_tokens, 0)
+        if not 0 <= cache.hold_share <= 1:
+            raise ConfigError("hold_share", f"must be between 0 and 1, not {cache.hold_share}")
+        if not cache.hold_max_s >= 0:
+            raise ConfigError("hold_max_s", f"must be at least 0, not {cache.hold_max_s}")
         _check_range("max_batch_tokens", scheduler.max_batch_tokens, 1)
         _check_range("max_running", scheduler.max_running, 1)
+        self._validate_device()
         if self.model.weights == "bf16" and self.model.dtype != "bfloat16":
             raise ConfigError(
                 "weights", f"bf16 contradicts dtype={self.model.dtype}, which dequantizes to {self.model.dtype}"
@@ -140,6 +152,24 @@ class EngineConfig:
             raise ConfigError("watermark", f"must be at least 0 and below 1, not {scheduler.watermark}")
         if scheduler.itl_target_ms is not None and not scheduler.itl_target_ms > 0:
             raise ConfigError("itl_target_ms", f"must be above 0, not {scheduler.itl_target_ms}")
+
+    def _validate_device(self) -> None:
+        """Raise `ConfigError` for what the device does not do, whatever the machine."""
+        model = self.model
+        if model.device == "cuda":
+            if model.dtype == "float32":
+                raise ConfigError("dtype", "device=cuda computes in bfloat16 or float16, not in float32")
+            if model.kernels == "native":
+                raise ConfigError("kernels", "the native kernels run on the CPU, not on device=cuda")
+            if self.cache.kv_dtype == "int8":
+                raise ConfigError("kv_dtype", "int8 is for the CPU; device=cuda stores fp8")
+            return
+        if model.dtype == "float16":
+            raise ConfigError("dtype", "float16 needs device=cuda; a CPU computes in bfloat16 or float32")
+        if model.attention == "flashinfer":
+            raise ConfigError("attention", "flashinfer needs device=cuda")
+        if self.cache.kv_dtype == "fp8":
+            raise ConfigError("kv_dtype", "fp8 needs device=cuda; a CPU stores int8")
 
     def resolve(self, *, context_length: int, num_blocks: int) -> EngineConfig:
         """This configuration with the model's context limit (tokens) and the pool's size (blocks) filled in."""

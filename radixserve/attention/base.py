@@ -21,8 +21,11 @@ class AttentionBackend(Protocol):
     name: str
 
     @staticmethod
-    def supports(model: ModelConfig, device: str, dtype: torch.dtype) -> list[str]:
-        """Reasons why this backend cannot serve the model here; empty if it can."""
+    def supports(model: ModelConfig, device: str, dtype: torch.dtype, kv_dtype: torch.dtype | None = None) -> list[str]:
+        """Reasons why this backend cannot serve the model here; empty if it can.
+
+        ``dtype``: of queries, keys and values that it is given; ``kv_dtype``: of the store, None for the same.
+        """
 
     def plan(self, batch: ForwardBatch) -> None:
         """Prepare what all layers of this step share."""
@@ -37,5 +40,6 @@ class AttentionBackend(Protocol):
         kv: KVStore,
     ) -> torch.Tensor:
         """Append ``k``, ``v`` [T, kv_heads, head_dim] (k already rotated) to the batch's slots of ``layer`` for all
-        rows, then return softmax(q kᵀ / sqrt(head_dim)) v as [T, heads, head_dim], causal by absolute position.
+        rows, then return softmax(q kᵀ / sqrt(head_dim)) v as [T, heads, head_dim], causal by absolute position; the window and the soft cap
+        of the model's configuration are applied.
         """

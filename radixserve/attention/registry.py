@@ -5,29 +5,34 @@ from __future__ import annotations
 import torch
 
 from radixserve.attention.base import AttentionBackend
+from radixserve.attention.flashinfer.backend import FlashInferAttention
 from radixserve.attention.torch_paged import TorchPagedAttention
 from radixserve.errors import ConfigError
 from radixserve.model.config import ModelConfig
 
-# In order of preference for ``auto``.
-BACKENDS = (TorchPagedAttention,)
+BACKENDS: tuple[type[AttentionBackend], ...] = (TorchPagedAttention, FlashInferAttention)
 
 
 def create_attention(
-    name: str, config: ModelConfig, *, block_size: int, dtype: torch.dtype, device: torch.device
+    name: str,
+    config: ModelConfig,
+    *,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    kv_dtype: torch.dtype | None = None,
 ) -> AttentionBackend:
-    """The backend called ``name``, or with ``auto`` the first that supports the model here.
+    """The backend called ``name``, or with ``auto`` the one for the device; ``kv_dtype`` None stores KV in ``dtype``.
 
-    Raises `ConfigError` with every reason where none does, or where the name is unknown.
+    Raises `ConfigError` with every reason where it cannot serve the model here, or where the name is unknown.
     """
-    candidates = [backend for backend in BACKENDS if name in ("auto", backend.name)]
-    if not candidates:
-        known = ", ".join(["auto", *(backend.name for backend in BACKENDS)])
-        raise ConfigError("attention", f"must be one of {known}, not {name!r}")
-    reasons: list[str] = []
-    for backend in candidates:
-        against = backend.supports(config, device.type, dtype)
-        if not against:
-            return backend(config, block_size=block_size, dtype=dtype)
-        reasons.extend(against)
-    raise ConfigError("attention", "; ".join(reasons))
+    backends = {backend.name: backend for backend in BACKENDS}
+    if name not in ("auto", *backends):
+        raise ConfigError("attention", f"must be one of {', '.join(['auto', *backends])}, not {name!r}")
+    if name == "auto":
+        name = FlashInferAttention.name if device.type == "cuda" else TorchPagedAttention.name
+    if reasons := backends[name].supports(config, device.type, dtype, kv_dtype):
+        raise ConfigError("attention", "; ".join(reasons))
+    if name == FlashInferAttention.name:
+        return FlashInferAttention(config, block_size=block_size, dtype=dtype, device=device, kv_dtype=kv_dtype)
+    return TorchPagedAttention(config, block_size=block_size, dtype=dtype)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,9 @@ CHUNK_TOKENS = 256
 ROW_CHOICES = (8, 16, 32, 64, 128, 256, 768)
 WAVE_BYTES = 64 << 20
 UNSEEN = -1e30  # stands for -inf where a difference of two must not be NaN
+
+# K and V of blocks of one layer, as `KVStore.read` gives them.
+ReadBlocks = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,21 +85,21 @@ class TorchPagedAttention:
         rows = usable_rows(config.head_dim, self.chunk, config.group_size, dtype)
         self._shapes = tuple(TileShape(count, config.group_size, self.chunk) for count in rows)
         self._element_size = dtype.itemsize
-        windowed = config.sliding_layers
-        self._windows = [
-            config.sliding_window if windowed is None or layer in windowed else None
-            for layer in range(config.num_layers)
-        ]
+        self._windows = config.windows
         self._groups: dict[int | None, list[TileGroup]] = {}
 
     @staticmethod
-    def supports(model: ModelConfig, device: str, dtype: torch.dtype) -> list[str]:
-        """Any model in bf16 or float32 on the CPU."""
+    def supports(model: ModelConfig, device: str, dtype: torch.dtype, kv_dtype: torch.dtype | None = None) -> list[str]:
+        """Any model without a soft cap in bf16 or float32 on the CPU."""
         reasons = []
         if device != "cpu":
             reasons.append(f"torch_paged runs on the CPU, not on {device}")
         if dtype not in (torch.bfloat16, torch.float32):
             reasons.append(f"torch_paged computes in bfloat16 or float32, not in {dtype}")
+        if kv_dtype not in (None, dtype, torch.int8):
+            reasons.append(f"torch_paged stores KV in {dtype} or int8, not in {kv_dtype}")
+        if model.attention_soft_cap is not None:
+            reasons.append("torch_paged has no soft cap of attention scores")
         if not hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"):
             reasons.append("this torch build has no flash attention for the CPU")
         return reasons
@@ -119,22 +123,22 @@ class TorchPagedAttention:
     ) -> torch.Tensor:
         """Write K and V, then attend tile by tile; the result is a new tensor."""
         kv.write(layer, batch.slots, k, v)
-        keys, values = kv.keys(layer), kv.values(layer)
+        read = functools.partial(kv.read, layer)
         attended = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         for group in self._groups[self._windows[layer]]:
-            rows = self._attend(group, q, keys, values)
+            rows = self._attend(group, q, read)
             attended.index_copy_(0, group.tokens, rows.index_select(0, group.places))
         return attended
 
-    def _attend(self, group: TileGroup, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def _attend(self, group: TileGroup, q: torch.Tensor, read: ReadBlocks) -> torch.Tensor:
         """Attention of one group's tiles: [n * shape.tokens, heads, head_dim], padding places included."""
         queries = self._tile_queries(group, q)
         if group.identity:
-            out, _ = self._flash(queries, group.waves[0], keys, values)
+            out, _ = self._flash(queries, group.waves[0], read)
         else:
             state = RunningSoftmax(queries)
             for wave in group.waves:
-                partial, lse = self._flash(queries, wave, keys, values)
+                partial, lse = self._flash(queries, wave, read)
                 for begin, end, tiles in wave.segments:
                     state.merge(tiles, partial[begin:end], lse[begin:end])
             out = state.result()
@@ -143,20 +147,13 @@ class TorchPagedAttention:
         heads = kept.reshape(group.num_tiles, config.num_kv_heads, shape.tokens, shape.group, config.head_dim)
         return heads.transpose(1, 2).reshape(-1, config.num_heads, config.head_dim)
 
-    def _flash(
-        self, queries: torch.Tensor, wave: Wave, keys: torch.Tensor, values: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _flash(self, queries: torch.Tensor, wave: Wave, read: ReadBlocks) -> tuple[torch.Tensor, torch.Tensor]:
         """Partial results of a wave: [E, kv_heads, rows, head_dim] and their log-sum-exp, `UNSEEN` for blind rows."""
         if wave.tile is not None:
             queries = queries.index_select(0, wave.tile)
+        keys, values = (self._chunks(half, wave) for half in read(wave.blocks))
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            queries,
-            self._gather(keys, wave),
-            self._gather(values, wave),
-            0.0,
-            False,
-            attn_mask=wave.mask,
-            scale=self._scale,
+            queries, keys, values, 0.0, False, attn_mask=wave.mask, scale=self._scale
         )
         return out, lse if wave.blind is None else lse.masked_fill(wave.blind, UNSEEN)
 
@@ -172,13 +169,13 @@ class TorchPagedAttention:
         queries[:, :, : used.shape[2]] = used
         return queries
 
-    def _gather(self, store: torch.Tensor, wave: Wave) -> torch.Tensor:
-        """The chunks of a wave, [E, kv_heads, chunk, head_dim] (strided).
+    def _chunks(self, blocks: torch.Tensor, wave: Wave) -> torch.Tensor:
+        """The chunks of a wave, [E, kv_heads, chunk, head_dim] (strided), made of its ``blocks``.
 
         Slots without a token are zeroed: they may hold NaN, and 0 * NaN is NaN.
         """
         config = self._config
-        chunks = store.index_select(0, wave.blocks).view(-1, config.num_kv_heads * config.head_dim)
+        chunks = blocks.view(-1, config.num_kv_heads * config.head_dim)
         if wave.missing is not None:
             chunks.index_fill_(0, wave.missing, 0.0)
         return chunks.view(-1, self.chunk, config.num_kv_heads, config.head_dim).transpose(1, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import itertools
 import random
@@ -95,7 +96,9 @@ def bench_step(options: StepOptions, limits: Limits | None, note: Note) -> StepR
     precision: Precision = "fp32" if facts["dtype"] == "float32" else "bf16"
     if facts.get("weights") == "native":
         precision = "native"
-    cost = model_costs(config.model.model)[precision]
+    # The pool may hold something else than the arithmetic.
+    token_bytes = int(facts["kv_bytes"]) // (assembly.info.num_blocks * assembly.info.block_size)
+    cost = dataclasses.replace(model_costs(config.model.model)[precision], kv_bytes=token_bytes)
     bench = StepBench(assembly.core, cost, limits)
     results = []
     with competitors(options.busy):

@@ -30,7 +30,7 @@ class ModelConfig:
     """Shapes and variants of a decoder-only transformer; sizes are counts of elements.
 
     ``sliding_window``: a query at position p sees positions (p - window, p]; None sees all. ``sliding_layers`` names the layers it
-    applies to (None: all).
+    applies to (None: all). ``attention_soft_cap``: attention scores become ``cap * tanh(score / cap)``; None is off.
     ``bias_qkv`` / ``bias_o`` / ``bias_mlp``: which linears carry a bias; ``qk_norm``: RMSNorm over each head of q and k.
     """
 
@@ -53,11 +53,20 @@ class ModelConfig:
     qk_norm: bool = False
     sliding_window: int | None = None
     sliding_layers: tuple[int, ...] | None = None
+    attention_soft_cap: float | None = None
 
     @property
     def group_size(self) -> int:
         """Query heads per KV head."""
         return self.num_heads // self.num_kv_heads
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The sliding window of each layer; None sees all."""
+        limited = self.sliding_layers
+        return tuple(
+            self.sliding_window if limited is None or layer in limited else None for layer in range(self.num_layers)
+        )
 
     def kv_bytes_per_token(self, element_size: int) -> int:
         """Bytes of K and V of one token over all layers."""

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from radixserve.model.config import ModelConfig
+from radixserve.model.device_weights import DeviceWeights
 from radixserve.model.gguf import GGUFFile
 from radixserve.model.gguf_model import canonical_names, row_order
 from radixserve.model.gguf_tensor import GGUFTensor
@@ -104,6 +105,8 @@ def placement(weights: Mapping[str, torch.Tensor]) -> tuple[torch.dtype, torch.d
     """Dtype and device of the matrices."""
     if isinstance(weights, GGUFWeights):
         return weights.dtype, torch.device("cpu")
+    if isinstance(weights, DeviceWeights):
+        return weights.dtype, weights.device
     embed = weights["embed"]
     return embed.dtype, embed.device
 

@@ -1,8 +1,8 @@
 """The seam between the decoder and the kernels that do its arithmetic.
 
 The decoder is written once against these protocols; an implementation packs the weights as it likes and fuses what it
-likes behind a handful of calls a layer. The law for all of them: **the bits of an output row depend on that row alone**,
-never on how many other rows are in the batch, on the row's place in it, or on the number of threads.
+likes behind a handful of calls a layer. The law for all of them on a CPU: **the bits of an output row depend on that row
+alone**, never on how many other rows are in the batch, on the row's place in it, or on the number of threads.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ class Linear(Protocol):
         """``x weightᵀ + bias`` as [T, out]."""
 
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """``residual + x weightᵀ + bias`` as [T, out], float32 like ``residual``; neither input is changed."""
+        """``residual + x weightᵀ + bias`` as [T, out], of the dtype of ``residual``; neither input is changed."""
 
 
 class Ops(Protocol):
-    """Builds packed weights and runs the element-wise parts of a layer."""
+    """Builds packed weights and runs the element-wise parts of a layer.
+
+    ``stream``: dtype of the residual stream.
+    """
 
     name: str
+    stream: torch.dtype
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """Pack a weight; its dtype is the dtype of the activations. The caller may drop ``weight`` afterwards."""
@@ -46,8 +50,22 @@ class Ops(Protocol):
     def head(self, weight: torch.Tensor) -> Linear:
         """Pack the LM head [vocab, hidden] so that float32 activations give float32 logits."""
 
+    def scale(self, weight: torch.Tensor) -> torch.Tensor:
+        """A norm's weight in the dtype in which `rms_norm` and `add_norm` take it."""
+
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
-        """RMSNorm of the last axis of float32 ``x`` (Zhang and Sennrich 2019), rounded to ``dtype``."""
+        """RMSNorm of the last axis of ``x`` (Zhang and Sennrich 2019), rounded to ``dtype``."""
+
+    def add_norm(
+        self,
+        linear: Linear,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        dtype: torch.dtype,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``linear.add(x, residual)``, and its `rms_norm`. The caller gives ``residual`` away: it may be the sum afterwards."""
 
     def rope(
         self,
@@ -58,6 +76,8 @@ class Ops(Protocol):
         eps: float,
     ) -> torch.Tensor:
         """Rotate ``heads`` [T, n, head_dim] by ``cos`` and ``sin`` (float32 [T, head_dim], see `RopeTable`).
+
+        The caller gives ``heads`` away: the result may lie in its memory.
 
         Before that comes an RMSNorm of each head with its row of ``norm`` (float32 [n, head_dim]), if the model has one.
         """

@@ -172,7 +172,13 @@ def row_floor(onednn: bool, out_features: int, in_features: int, dtype: torch.dt
 
 
 class TorchOps:
-    """`radixserve.model.ops.Ops` on the CPU in torch."""
+    """`radixserve.model.ops.Ops` on the CPU in torch.
+
+    The residual stream stays in float32: rounding it to bf16 after every block costs more accuracy (SmolLM2: a mean KL of
+    0.0011 to float32, where this has 0.0002) than everything else in bf16 together.
+    """
+
+    stream = torch.float32
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._onednn = onednn_linears(dtype)
@@ -202,9 +208,26 @@ class TorchOps:
         """A float32 copy of the weight: bf16 GEMMs round their output to bf16, far too coarse for logprobs."""
         return _pack(weight.float(), None, self._onednn_head)
 
+    def scale(self, weight: torch.Tensor) -> torch.Tensor:
+        """Float32."""
+        return weight.float()
+
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
         """Torch's own RMSNorm."""
         return functional.rms_norm(x, weight.shape, weight, eps).to(dtype)
+
+    def add_norm(
+        self,
+        linear: Linear,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        dtype: torch.dtype,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The addition is the linear's own."""
+        residual = linear.add(x, residual)
+        return residual, self.rms_norm(residual, weight, eps, dtype)
 
     def rope(
         self,

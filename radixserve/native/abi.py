@@ -6,7 +6,7 @@ import ctypes
 import enum
 from ctypes import c_char_p, c_float, c_int32, c_int64, c_void_p
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 
 class Type(enum.IntEnum):
@@ -14,6 +14,7 @@ class Type(enum.IntEnum):
 
     F32 = 0
     BF16 = 1
+    INT8 = 2
 
 
 class Format(enum.IntEnum):
@@ -146,11 +147,13 @@ class RopeAppendStruct(ctypes.Structure):
         ("q_norm", c_void_p),
         ("k_norm", c_void_p),
         ("qkv_type", c_int32),
+        ("q_type", c_int32),
         ("kv_type", c_int32),
         ("heads", c_int32),
         ("kv_heads", c_int32),
         ("head_dim", c_int32),
         ("eps", c_float),
+        ("reserved", c_int32),
         ("qkv_stride", c_int64),
         ("q_stride", c_int64),
     ]
@@ -164,6 +167,7 @@ class AttentionStruct(ctypes.Structure):
         ("k_cache", c_void_p),
         ("v_cache", c_void_p),
         ("out", c_void_p),
+        ("q_type", c_int32),
         ("kv_type", c_int32),
         ("heads", c_int32),
         ("kv_heads", c_int32),
@@ -172,6 +176,7 @@ class AttentionStruct(ctypes.Structure):
         ("window", c_int32),
         ("scale", c_float),
         ("softcap", c_float),
+        ("reserved", c_int32),
         ("q_stride", c_int64),
         ("out_stride", c_int64),
     ]

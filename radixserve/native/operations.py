@@ -13,9 +13,11 @@ import torch
 
 from radixserve.native import abi
 from radixserve.native.abi import Format, Kind, Rows, Type
+from radixserve.native.kv_layout import SUB_BLOCK, head_elements
 from radixserve.native.packing import PackedWeight
 
 _TYPES = {torch.float32: Type.F32, torch.bfloat16: Type.BF16}
+_CACHE_TYPES = {**_TYPES, torch.int8: Type.INT8}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +121,7 @@ def rope_append(
     eps: float = 0.0,
 ) -> Operation:
     """Rotate q and k of ``qkv`` [T, (heads + 2 kv_heads) head_dim] by halves; q goes to ``q_out`` [T, heads head_dim],
-    k and v to their slots of one layer's caches (`radixserve.native.kv_layout`).
+    k and v to their slots of one layer's caches (`radixserve.native.kv_layout`), which are of ``q_out``'s type or int8.
 
     ``cos``, ``sin``: fp32[positions, head_dim / 2], position by position. ``q_norm``, ``k_norm``: fp32[head_dim], RMSNorm
     over each head before the rotation.
@@ -143,7 +145,8 @@ def rope_append(
         q_norm=_pointer(q_norm),
         k_norm=_pointer(k_norm),
         qkv_type=_TYPES[qkv.dtype],
-        kv_type=_TYPES[q_out.dtype],
+        q_type=_TYPES[q_out.dtype],
+        kv_type=_CACHE_TYPES[k_cache.dtype],
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
@@ -170,7 +173,8 @@ def attention(
     window: int | None = None,
     softcap: float = 0.0,
 ) -> Operation:
-    """``out = softmax(scale q kᵀ) v`` over each token's own paged past, itself included; q and out [T, heads head_dim].
+    """``out = softmax(scale q kᵀ) v`` over each token's own paged past, itself included; q and out [T, heads head_dim] of one type,
+    which is that of the caches where these are not int8.
 
     ``window``: a query at position p sees (p - window, p]. ``softcap``: scores become ``softcap * tanh(score / softcap)``; 0 is off.
     """
@@ -183,7 +187,8 @@ def attention(
         k_cache=k_cache.data_ptr(),
         v_cache=v_cache.data_ptr(),
         out=out.data_ptr(),
-        kv_type=_TYPES[q.dtype],
+        q_type=_TYPES[q.dtype],
+        kv_type=_CACHE_TYPES[k_cache.dtype],
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
@@ -292,5 +297,7 @@ def _matrix(tensor: torch.Tensor, width: int) -> None:
 
 def _caches(k_cache: torch.Tensor, v_cache: torch.Tensor, dtype: torch.dtype, kv_heads: int, head_dim: int) -> None:
     assert head_dim % 16 == 0 and head_dim <= 256, head_dim
+    assert k_cache.dtype == v_cache.dtype and k_cache.dtype in (dtype, torch.int8)
     for cache in (k_cache, v_cache):
-        assert cache.dtype == dtype and cache.is_contiguous() and cache.numel() % (kv_heads * head_dim * 16) == 0
+        assert cache.is_contiguous()
+        assert cache.numel() % (SUB_BLOCK * kv_heads * head_elements(head_dim, cache.dtype)) == 0

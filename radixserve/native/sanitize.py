@@ -1,7 +1,8 @@
-"""Run the kernels' tests with the library built for a sanitizer: ``python -m radixserve.native.sanitize [address|undefined|thread]``.
+"""Run the kernels' tests with the library built for a sanitizer: ``python -m radixserve.native.sanitize [address|thread]``.
 
-Needs a checkout (the tests), a compiler and its sanitizer libraries. The interpreter is not instrumented, so the sanitizer's runtime is
-preloaded; leaks of the interpreter's own are not looked for.
+``address`` looks for reads and writes beside memory and for what C++ leaves undefined, ``thread`` for data that two threads touch without
+order; both end at the first finding, with its stack. Needs a checkout (the tests), a compiler and its sanitizer libraries. The
+interpreter is not instrumented, so the sanitizer's runtime is preloaded; leaks of the interpreter's own are not looked for.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from radixserve.errors import NativeUnavailable
 from radixserve.native.build import Sanitizer, compile_library, find_compiler
 from radixserve.native.library import LIBRARY_VARIABLE
 
-_RUNTIMES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
+_RUNTIMES: dict[Sanitizer, str] = {"address": "libasan.so", "thread": "libtsan.so"}
 _OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
-    "TSAN_OPTIONS": "halt_on_error=1:report_signal_unsafe=0:ignore_noninstrumented_modules=1",
+    # A test forks a process that has threads.
+    "TSAN_OPTIONS": "halt_on_error=1:report_signal_unsafe=0:ignore_noninstrumented_modules=1:die_after_fork=0",
 }
 
 
@@ -42,12 +44,12 @@ def run(sanitize: Sanitizer, arguments: list[str]) -> int:
             LIBRARY_VARIABLE: str(library),
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, "-m", "pytest", "-q", "tests/native", *arguments]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/native", *arguments]
         return subprocess.run(command, env=environment, check=False).returncode
 
 
 def main() -> int:
-    """The command line: one sanitizer, or all in turn; what follows goes to pytest."""
+    """The command line: one sanitizer, or both in turn; what follows goes to pytest."""
     names: tuple[Sanitizer, ...] = get_args(Sanitizer)
     chosen = [name for name in names if name in sys.argv[1:2]] or list(names)
     arguments = [argument for argument in sys.argv[1:] if argument not in names]

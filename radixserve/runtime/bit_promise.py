@@ -18,7 +18,7 @@ from radixserve.messages import SamplingParams
 from radixserve.model.decoder import Decoder
 from radixserve.model.ops import Linear
 from radixserve.runtime.forward_batch import ForwardBatch
-from radixserve.runtime.kv_store import KVStore
+from radixserve.runtime.kv_store import KVStore, create_kv_store
 from radixserve.scheduler.plan import PlanRow, StepPlan
 
 BATCH_SIZES = (1, 2, 3, 5, 16, 7, 33, 64, 4, 6, 9, 11, 15, 17, 31, 8, 48, 95)
@@ -29,13 +29,13 @@ CONTEXT = 600
 EXTENTS = (1, 2, 100, 153, 1, 255, 80, 3, 1, 1)
 
 
-def broken_promises(decoder: Decoder, attention: AttentionBackend, block_size: int) -> list[str]:
+def broken_promises(decoder: Decoder, attention: AttentionBackend, block_size: int, kv_dtype: torch.dtype) -> list[str]:
     """Reasons why a request's bits may depend on its batch or on the cache here; empty if none was found.
 
     Takes about a second at most: the first sizes are always tried, the rest while time is left.
     """
     with torch.inference_mode():
-        return _linears(decoder) + _attention(decoder, attention, block_size)
+        return _linears(decoder) + _attention(decoder, attention, block_size, kv_dtype)
 
 
 def _linears(decoder: Decoder) -> list[str]:
@@ -70,7 +70,7 @@ def _linears(decoder: Decoder) -> list[str]:
     return reasons
 
 
-def _attention(decoder: Decoder, attention: AttentionBackend, block_size: int) -> list[str]:
+def _attention(decoder: Decoder, attention: AttentionBackend, block_size: int, kv_dtype: torch.dtype) -> list[str]:
     """One layer's attention over a random context: computed whole, and in pieces beside another request."""
     config = decoder.config
     generator = torch.Generator().manual_seed(2)
@@ -101,8 +101,14 @@ def _attention(decoder: Decoder, attention: AttentionBackend, block_size: int) -
         return attention.forward(0, q[batch.positions], k[batch.positions], v[batch.positions], batch, kv)
 
     def store() -> KVStore:
-        kv = KVStore(
-            config, num_blocks=2 * blocks, block_size=block_size, dtype=decoder.dtype, device=device, num_layers=1
+        kv = create_kv_store(
+            config,
+            num_blocks=2 * blocks,
+            block_size=block_size,
+            dtype=decoder.dtype,
+            kv_dtype=kv_dtype,
+            device=device,
+            num_layers=1,
         )
         kv.poison(np.arange(2 * blocks))
         return kv

@@ -18,18 +18,24 @@ def applies(row: PlanRow, eos_ids: tuple[int, ...]) -> bool:
 
 
 def process(
-    logits: FloatArray, row: PlanRow, eos_ids: tuple[int, ...], allowed: IndexArray | None = None
+    logits: FloatArray,
+    row: PlanRow,
+    eos_ids: tuple[int, ...],
+    allowed: IndexArray | None = None,
+    unending: tuple[int, ...] = (),
 ) -> FloatArray:
     """The logits of ``row`` after penalties, logit_bias and min_tokens.
 
-    ``allowed``: what its constraint lets it draw; the ban of min_tokens is lifted where it would leave nothing of it.
+    ``allowed``: what its constraint lets it draw; the ban of min_tokens is lifted where it would leave nothing of it, and from
+    ``unending`` tokens, which end nothing.
 
     ``logits`` float[V] is not written to; it is returned itself where nothing applies, else a float64 copy. Entries may
     come back as -inf, all of them if every token is banned.
     """
     if not applies(row, eos_ids):
         return logits
-    sampling, banned = row.sampling, _banned(row, eos_ids)
+    sampling = row.sampling
+    banned = [token for token in _banned(row, eos_ids) if token not in unending]
     processed = logits.astype(np.float64)
     if sampling.needs_history:
         assert row.history is not None, "a row with penalties carries its history"
@@ -39,7 +45,7 @@ def process(
         ids = np.fromiter(sampling.logit_bias.keys(), np.intp, size)
         processed[ids] += np.fromiter(sampling.logit_bias.values(), np.float64, size)
     if banned and (allowed is None or not np.isin(allowed, banned).all()):
-        processed[list(banned)] = -np.inf
+        processed[banned] = -np.inf
     return processed
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
+import torch
+
 from radixserve.errors import ConfigError
 from radixserve.model.config import ModelConfig
+from radixserve.runtime.block_store import block_bytes
 
 UNKNOWN_MEMORY = 4 << 30
 POOL_SHARE = 0.5
@@ -38,27 +41,28 @@ def pool_blocks(
     config: ModelConfig,
     *,
     block_size: int,
-    element_size: int,
+    kv_dtype: torch.dtype,
     num_blocks: int | None = None,
     kv_memory_mb: int | None = None,
+    device_memory: int | None = None,
 ) -> int:
     """Size of the KV pool in blocks: ``num_blocks`` if given, else what ``kv_memory_mb`` holds, else half of the
-    free memory up to 8 GiB. ``element_size``: bytes of one number in the store.
+    free memory up to 8 GiB. ``kv_dtype``: of the store. ``device_memory``: the bytes of another device that
+    may all be taken, where the pool is there.
 
     Raises `ConfigError` where that is less than two blocks, or more than there is memory for.
     """
-    block_bytes = config.kv_bytes_per_token(element_size) * block_size
-    free = available_memory()
-    budget = min(int(free * POOL_SHARE), POOL_LIMIT) if kv_memory_mb is None else kv_memory_mb << 20
-    blocks = budget // block_bytes if num_blocks is None else num_blocks
+    size = block_bytes(config, block_size, kv_dtype)
+    free = available_memory() if device_memory is None else device_memory
+    unasked = min(int(free * POOL_SHARE), POOL_LIMIT) if device_memory is None else free
+    budget = unasked if kv_memory_mb is None else kv_memory_mb << 20
+    blocks = budget // size if num_blocks is None else num_blocks
     option = "kv_memory_mb" if num_blocks is None else "num_blocks"
     if blocks < 2:
+        raise ConfigError(option, f"{budget >> 20} MiB hold {blocks} KV blocks of {size} bytes; at least 2 are needed")
+    if blocks * size > free:
         raise ConfigError(
-            option, f"{budget >> 20} MiB hold {blocks} KV blocks of {block_bytes} bytes; at least 2 are needed"
-        )
-    if blocks * block_bytes > free:
-        raise ConfigError(
-            option, f"{blocks} KV blocks take {blocks * block_bytes >> 20} MiB, {free >> 20} MiB of memory are free"
+            option, f"{blocks} KV blocks take {blocks * size >> 20} MiB, {free >> 20} MiB of memory are free"
         )
     return blocks
 

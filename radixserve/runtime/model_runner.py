@@ -1,4 +1,4 @@
-"""The torch path: any model, any block size, slower than the native kernels."""
+"""The torch path: any model and any block size on a CPU, slower than the native kernels; and all there is for a GPU."""
 
 from __future__ import annotations
 
@@ -10,45 +10,70 @@ import torch
 
 from radixserve.attention.registry import create_attention
 from radixserve.model.decoder import Decoder
+from radixserve.model.flashinfer_ops import FlashInferOps
+from radixserve.model.ops import Ops
 from radixserve.model.torch_ops import TorchOps
 from radixserve.native.threads import usable_cores
 from radixserve.runtime.bit_promise import broken_promises
+from radixserve.runtime.device_top import largest_logits
 from radixserve.runtime.forward_batch import ForwardBatch, Int64Array
-from radixserve.runtime.kv_store import KVStore
+from radixserve.runtime.kv_store import KVStore, create_kv_store
 from radixserve.runtime.plan_runner import HiddenStates, PlanRunner, RunnableModel
+from radixserve.runtime.top_logits import TopLogits
 
 
 class ModelRunner(PlanRunner):
-    """Executes plans with the decoder in torch.
+    """Executes plans with the decoder in torch, on the device of the weights.
 
-    ``num_blocks``, ``block_size``: the pool. ``attention``: a backend's name or ``auto``. ``threads``: of the forward pass,
-    for the whole process; 0 takes the cores this process may use. Raises `ConfigError` where the model cannot be run here.
+    ``num_blocks``, ``block_size``: the pool; ``kv_dtype``: of its blocks, None for the model's. ``attention``: a backend's name
+    or ``auto``. ``threads``: of the forward pass, for the whole process; 0 takes the cores this process may use. Raises
+    `ConfigError` where the model cannot be run here.
     """
 
     kv: KVStore
 
     def __init__(
-        self, model: RunnableModel, *, num_blocks: int, block_size: int, attention: str = "auto", threads: int = 0
+        self,
+        model: RunnableModel,
+        *,
+        num_blocks: int,
+        block_size: int,
+        attention: str = "auto",
+        threads: int = 0,
+        kv_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(model)
         torch.set_num_threads(threads or usable_cores())
         with torch.inference_mode():
             self.attention = create_attention(
-                attention, model.config, block_size=block_size, dtype=self.dtype, device=self.device
+                attention,
+                model.config,
+                block_size=block_size,
+                dtype=self.dtype,
+                device=self.device,
+                kv_dtype=kv_dtype,
             )
-            self.decoder = Decoder(model.config, model.weights, TorchOps(self.dtype))
-        self.kv = KVStore(
-            model.config, num_blocks=num_blocks, block_size=block_size, dtype=self.dtype, device=self.device
+            ops: Ops = FlashInferOps(self.dtype) if self.device.type == "cuda" else TorchOps(self.dtype)
+            self.decoder = Decoder(model.config, model.weights, ops)
+        self.kv_dtype = kv_dtype or self.dtype
+        self.kv = create_kv_store(
+            model.config,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
+            device=self.device,
         )
 
     def describe(self) -> dict[str, str | int]:
         """Which kernels run, for logs and server information."""
         return {
-            "kernels": "torch",
+            "kernels": "torch" if self.device.type == "cpu" else "cuda",
             "attention": self.attention.name,
             "linears": self.decoder.ops.name,
             "dtype": str(self.dtype).removeprefix("torch."),
             "weights": str(self.dtype).removeprefix("torch."),
+            "kv_dtype": str(self.kv_dtype).removeprefix("torch."),
             "device": str(self.device),
             "threads": torch.get_num_threads(),
             "kv_bytes": self.kv.num_bytes,
@@ -56,11 +81,14 @@ class ModelRunner(PlanRunner):
 
     def broken_promises(self) -> list[str]:
         """Why bits may depend on the batch on this machine, after a short self-test; empty if they cannot."""
-        return broken_promises(self.decoder, self.attention, self.kv.block_size)
+        if self.device.type != "cpu":
+            return ["a GPU's kernels split their sums by the size of the batch"]
+        return broken_promises(self.decoder, self.attention, self.kv.block_size, self.kv_dtype)
 
     def forward(self, batch: ForwardBatch) -> HiddenStates:
         """All layers over the batch; K and V of its tokens are in ``kv`` afterwards."""
-        return _Hidden(self.decoder, self.decoder.forward(batch, self.attention, self.kv))
+        kind = _Hidden if self.device.type == "cpu" else _DeviceHidden
+        return kind(self.decoder, self.decoder.forward(batch, self.attention, self.kv))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,3 +112,11 @@ class _Hidden:
     def logits(self, tokens: Int64Array) -> torch.Tensor:
         """Float32 logits of ``tokens``."""
         return self.decoder.logits(self.rows.index_select(0, torch.from_numpy(tokens).to(self.rows.device)))
+
+
+class _DeviceHidden(_Hidden):
+    """Hidden states on a GPU: a few logits of a row cross to the host where they decide it, not all of them."""
+
+    def top(self, tokens: Int64Array, count: int) -> TopLogits:
+        """The ``count`` largest logits of ``tokens``."""
+        return largest_logits(self.logits(tokens), count)

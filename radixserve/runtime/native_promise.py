@@ -25,7 +25,9 @@ CONTEXT = sum(EXTENTS)
 HEAD_ROWS = 24
 
 
-def broken_promises(library: NativeLibrary, config: ModelConfig, weights: NativeWeights, block_size: int) -> list[str]:
+def broken_promises(
+    library: NativeLibrary, config: ModelConfig, weights: NativeWeights, block_size: int, kv_dtype: torch.dtype
+) -> list[str]:
     """Reasons why a request's bits may depend on its batch or on the cache here; empty if none was found.
 
     Takes a small part of a second: one layer over `CONTEXT` tokens twice, and the head over `HEAD_ROWS` tokens a few times.
@@ -38,7 +40,7 @@ def broken_promises(library: NativeLibrary, config: ModelConfig, weights: Native
             config,
             num_blocks=2 * blocks,
             block_size=block_size,
-            dtype=weights.dtype,
+            dtype=kv_dtype,
             device=torch.device("cpu"),
             num_layers=1,
         )

@@ -38,6 +38,8 @@ def unsupported(
         for name in ("hidden_size", "intermediate_size", "head_dim")
         if getattr(config, name) % MULTIPLE
     ]
+    if config.attention_soft_cap is not None:
+        reasons.append("the model caps its attention scores")
     if config.head_dim > LARGEST_HEAD:
         reasons.append(f"the model's head_dim {config.head_dim} is above {LARGEST_HEAD}")
     if num_blocks * block_size > MOST_SLOTS:
@@ -51,7 +53,8 @@ class NativeModelRunner(PlanRunner):
     ``num_blocks``, ``block_size``: the pool. ``max_batch_tokens``: what a step is expected to hold at most; longer ones run
     as well, after more memory was taken. ``threads``: of the kernels, for the whole process; 0 takes the cores this process
     may use. ``keep_blocks``: matrices that a GGUF file holds in `BLOCK_FORMATS` stay as they are; otherwise all are packed in the
-    dtype of the weights. Torch is set to one thread: it only moves blocks here, and its pool would spin on the cores the kernels need.
+    dtype of the weights. ``kv_dtype``: of the pool, int8 or None for the dtype of the weights. Torch is set to one thread: it
+    only moves blocks here, and its pool would spin on the cores the kernels need.
     Raises `ConfigError` for what `unsupported` names.
     """
 
@@ -65,6 +68,7 @@ class NativeModelRunner(PlanRunner):
         max_batch_tokens: int,
         threads: int = 0,
         keep_blocks: bool = False,
+        kv_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(model)
         config = model.config
@@ -75,7 +79,10 @@ class NativeModelRunner(PlanRunner):
             raise ConfigError("kernels", f"the native kernels cannot serve this: {'; '.join(reasons)}")
         library.set_threads(threads or usable_cores())
         torch.set_num_threads(1)
-        self.kv = BlockStore(config, num_blocks=num_blocks, block_size=block_size, dtype=self.dtype, device=self.device)
+        self.kv_dtype = kv_dtype or self.dtype
+        self.kv = BlockStore(
+            config, num_blocks=num_blocks, block_size=block_size, dtype=self.kv_dtype, device=self.device
+        )
         with torch.inference_mode():
             self._weights = NativeWeights.pack(config, model.weights, keep_blocks=keep_blocks)
             self.decoder = NativeDecoder(
@@ -92,13 +99,14 @@ class NativeModelRunner(PlanRunner):
             **self._weights.describe(),
             "device": str(self.device),
             "threads": self._library.threads,
+            "kv_dtype": str(self.kv_dtype).removeprefix("torch."),
             "kv_bytes": self.kv.num_bytes,
             "weight_bytes": self._weights.num_bytes,
         }
 
     def broken_promises(self) -> list[str]:
         """Why bits may depend on the batch on this machine, after a short self-test; empty if they cannot."""
-        return broken_promises(self._library, self.config, self._weights, self.kv.block_size)
+        return broken_promises(self._library, self.config, self._weights, self.kv.block_size, self.kv_dtype)
 
     def forward(self, batch: ForwardBatch) -> HiddenStates:
         """All layers over the batch; K and V of its tokens are in ``kv`` afterwards. Raises `MemoryError`."""

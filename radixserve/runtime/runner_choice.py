@@ -17,6 +17,8 @@ from radixserve.runtime.plan_runner import PlanRunner, RunnableModel
 
 logger = logging.getLogger(__name__)
 
+KV_DTYPES: dict[str, torch.dtype | None] = {"auto": None, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
+
 
 def create_runner(
     model: RunnableModel, options: ModelOptions, cache: CacheConfig, scheduler: SchedulerConfig
@@ -44,6 +46,7 @@ def create_runner(
             max_batch_tokens=scheduler.max_batch_tokens,
             threads=options.threads,
             keep_blocks=dense_reason is None,
+            kv_dtype=KV_DTYPES[cache.kv_dtype],
         )
     else:
         runner = ModelRunner(
@@ -52,9 +55,10 @@ def create_runner(
             block_size=cache.block_size,
             attention=options.attention,
             threads=options.threads,
+            kv_dtype=KV_DTYPES[cache.kv_dtype],
         )
     facts = runner.describe()
-    if reason is not None:
+    if reason is not None and options.device == "cpu":
         facts["kernels_reason"] = reason
     if dense_reason is not None and any(stored.in_blocks for stored in stored_matrices(model.weights).values()):
         facts["weights_reason"] = dense_reason

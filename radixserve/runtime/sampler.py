@@ -147,11 +147,12 @@ class Sampler:
         """Draw for one row of finite ``logits`` [V] whose largest is at ``greedy``, among ``choice`` if one is given."""
         sampling = row.sampling
         allowed: IndexArray | None = None
+        unending: tuple[int, ...] = ()
         if choice is not None:
             if choice.error is not None:
                 return RowResult(error=choice.error, error_param="constraint")
-            allowed = choice.allowed
-        processed = process(logits, row, self.eos_ids, allowed)
+            allowed, unending = choice.allowed, choice.unending
+        processed = process(logits, row, self.eos_ids, allowed, unending)
         if processed is not logits or allowed is not None:
             among = processed if allowed is None else processed[allowed]
             best = int(among.argmax())

@@ -13,11 +13,13 @@ from radixserve.runtime.selection import IndexArray
 class TokenChoice:
     """``allowed``: token ids, ascending. The row draws among them as if there were no others.
 
+    ``unending``: those of them that end nothing here, also where they are stop tokens; ``min_tokens`` bans none of them.
     ``settle``: asked for each token drawn; what it returns, the token or another one, is taken. ``error``: why the row
     cannot go on; nothing is drawn then.
     """
 
     allowed: IndexArray
+    unending: tuple[int, ...] = ()
     settle: Callable[[int], int] | None = None
     error: str | None = None
 

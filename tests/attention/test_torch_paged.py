@@ -171,7 +171,7 @@ def test_registry_explains_a_refusal() -> None:
     config = tiny_config("llama")
     with pytest.raises(ConfigError, match=r"bfloat16 or float32, not in torch\.float16"):
         create_attention("auto", config, block_size=16, dtype=torch.float16, device=CPU)
-    with pytest.raises(ConfigError, match="must be one of auto, torch_paged, not 'flash'"):
+    with pytest.raises(ConfigError, match="must be one of auto, torch_paged, flashinfer, not 'flash'"):
         create_attention("flash", config, block_size=16, dtype=torch.float32, device=CPU)
     assert create_attention("auto", config, block_size=16, dtype=torch.float32, device=CPU).name == "torch_paged"
     assert TorchPagedAttention.supports(config, "cuda", torch.float32) == ["torch_paged runs on the CPU, not on cuda"]

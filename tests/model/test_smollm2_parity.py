@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import pytest
 import torch
@@ -70,10 +71,10 @@ def reference(smollm2: LoadedModel) -> Reference:
     return Reference(sequences, lengths, logits)
 
 
-def make_runner(model: LoadedModel, kernels: str) -> PlanRunner:
+def make_runner(model: LoadedModel, kernels: str, kv_dtype: torch.dtype | None = None) -> PlanRunner:
     num_blocks = len(PROMPTS) * BLOCKS_EACH
     if kernels == "torch":
-        return ModelRunner(model, num_blocks=num_blocks, block_size=BLOCK)
+        return ModelRunner(model, num_blocks=num_blocks, block_size=BLOCK, kv_dtype=kv_dtype)
     return NativeModelRunner(
         model,
         NativeLibrary.load(),
@@ -81,12 +82,15 @@ def make_runner(model: LoadedModel, kernels: str) -> PlanRunner:
         block_size=BLOCK,
         max_batch_tokens=1024,
         keep_blocks=kernels == "native, in the file's blocks",
+        kv_dtype=kv_dtype,
     )
 
 
-def run(model: LoadedModel, reference: Reference, kernels: str) -> list[torch.Tensor]:
+def run(
+    model: LoadedModel, reference: Reference, kernels: str, kv_dtype: torch.dtype | None = None
+) -> list[torch.Tensor]:
     """Our logits for the reference's sequences, all in one batch."""
-    runner = make_runner(model, kernels)
+    runner = make_runner(model, kernels, kv_dtype)
     rows = [
         plan_row(tokens[:-1], range(index * BLOCKS_EACH, index * BLOCKS_EACH + -(-(len(tokens) - 1) // BLOCK)))
         for index, tokens in enumerate(reference.sequences)
@@ -140,3 +144,18 @@ def test_the_files_own_blocks_stay_close(smollm2: LoadedModel, reference: Refere
     kl, lost, same = divergence(run(smollm2, reference, "native, in the file's blocks"), reference)
     assert kl.mean() < 3e-3 and kl.max() < 3e-2
     assert same.double().mean() > 0.96 and lost.max() < 0.3
+
+
+@KERNELS
+def test_int8_kv_stays_close(smollm2: LoadedModel, reference: Reference, kernels: str) -> None:
+    """KL(bf16 KV || int8 KV) per token, and against float32; where the greedy choice differs it was a near tie."""
+    rounded = run(smollm2, reference, kernels, torch.int8)
+    plain = dataclasses.replace(reference, logits=run(smollm2, reference, kernels))
+    for name, truth, bound in (("bf16 KV", plain, 2e-3), ("float32", reference, 3e-3)):
+        kl, lost, same = divergence(rounded, truth)
+        sys.stdout.write(  # pytest -rP shows it
+            f"int8 KV against {name}, {kernels}, {len(kl)} tokens: KL mean {kl.mean():.5f}, max {kl.max():.4f}; "
+            f"same choice {same.double().mean():.3f}\n"
+        )
+        assert kl.mean() < bound and kl.max() < 3e-2
+        assert same.double().mean() > 0.96 and lost.max() < 0.3

@@ -7,22 +7,24 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from radixserve.native.kv_layout import cache_shape
+from radixserve.native.kv_layout import SUB_BLOCK, cache_shape, head_elements
 from radixserve.native.library import NativeLibrary
 from radixserve.native.operations import attention
 from radixserve.native.program import StepBatch
+from radixserve.runtime.kv_quantization import dequantize, quantize
 from tests.native.steps import int32, run
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model's attention looks like."""
+    """What a model's attention looks like; ``int8``: the type of the cache, of all else it is ``dtype``."""
 
     head_dim: int = 64
     kv_heads: int = 2
     group: int = 3
     block_size: int = 16
     dtype: torch.dtype = torch.bfloat16
+    int8: bool = False
     window: int | None = None
     softcap: float = 0.0
 
@@ -33,6 +35,15 @@ class Shape:
     @property
     def scale(self) -> float:
         return float(self.head_dim**-0.5)
+
+    @property
+    def cached(self) -> torch.dtype:
+        return torch.int8 if self.int8 else self.dtype
+
+    @property
+    def block_bytes(self) -> int:
+        """Of K and V of one layer."""
+        return 2 * self.block_size * self.kv_heads * head_elements(self.head_dim, self.cached) * self.cached.itemsize
 
 
 @dataclass
@@ -46,7 +57,10 @@ class Request:
 
 @dataclass
 class Scene:
-    """A cache of ``num_blocks`` blocks that starts as NaN; requests write random K and V into what they own."""
+    """A cache of ``num_blocks`` blocks that starts as NaN; requests write random K and V into what they own.
+
+    ``k`` and ``v`` [slots, kv_heads, head_dim] are what is written; a cache of int8 holds them rounded.
+    """
 
     shape: Shape
     num_blocks: int
@@ -88,12 +102,27 @@ class Scene:
     def caches(self) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V in the kernels' layout."""
         shape = self.shape
-        flat = cache_shape(self.num_blocks, shape.block_size, shape.kv_heads, shape.head_dim)
-        step = 2 if shape.dtype == torch.bfloat16 else 1
-        split = (-1, 16, shape.kv_heads, shape.head_dim)
-        k = self.k.view(-1, 16, shape.kv_heads, shape.head_dim // step, step).permute(0, 2, 3, 1, 4)
-        v = self.v.view(split).view(-1, 16 // step, step, shape.kv_heads, shape.head_dim).permute(0, 3, 1, 4, 2)
-        return k.reshape(flat).contiguous(), v.reshape(flat).contiguous()
+        flat = cache_shape(self.num_blocks, shape.block_size, shape.kv_heads, shape.head_dim, shape.cached)
+        step = 1 if shape.cached == torch.float32 else 2
+        heads = (shape.kv_heads, shape.head_dim)
+        k, v = (quantize(part)[0] if shape.int8 else part for part in (self.k, self.v))
+        k = k.view(-1, SUB_BLOCK, shape.kv_heads, shape.head_dim // step, step).permute(0, 2, 3, 1, 4)
+        v = v.view(-1, SUB_BLOCK // step, step, *heads).permute(0, 3, 1, 4, 2)
+        parts = [part.reshape(len(part), shape.kv_heads, -1) for part in (k, v)]
+        if shape.int8:
+            scales = [
+                quantize(part)[1].view(-1, SUB_BLOCK, shape.kv_heads).transpose(1, 2) for part in (self.k, self.v)
+            ]
+            behind = [scale.contiguous().view(torch.int8) for scale in scales]
+            parts = [torch.cat(both, dim=2) for both in zip(parts, behind, strict=True)]
+        return parts[0].reshape(flat).contiguous(), parts[1].reshape(flat).contiguous()
+
+    def held(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the cache says that K and V are, in fp64."""
+        if not self.shape.int8:
+            return self.k.double(), self.v.double()
+        k, v = (dequantize(*quantize(part), dtype=torch.float64) for part in (self.k, self.v))
+        return k, v
 
     def attend(self, library: NativeLibrary, q: torch.Tensor, requests: list[Request] | None = None) -> torch.Tensor:
         """Attention of the kernels for ``q`` [T, heads * head_dim] in the order of the requests."""
@@ -133,13 +162,13 @@ class Scene:
     def expected(self, q: torch.Tensor) -> torch.Tensor:
         """The same by its definition, in fp64."""
         shape, row, out = self.shape, 0, torch.empty(q.shape, dtype=torch.float64)
+        held_k, held_v = self.held()
         for request in self.requests:
             slots = [self.slot(request, position) for position in range(request.length)]
             for position in range(request.length - request.queries, request.length):
                 first = 0 if shape.window is None else max(0, position + 1 - shape.window)
                 seen = slots[first : position + 1]
-                k = self.k[seen].double().repeat_interleave(shape.group, dim=1)
-                v = self.v[seen].double().repeat_interleave(shape.group, dim=1)
+                k, v = (part[seen].repeat_interleave(shape.group, dim=1) for part in (held_k, held_v))
                 scores = torch.einsum("hd,thd->ht", q[row].double().view(shape.heads, -1), k) * shape.scale
                 if shape.softcap:
                     scores = shape.softcap * torch.tanh(scores / shape.softcap)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +13,14 @@ from radixserve.native.library import NativeLibrary
 from tests.native.paged import Request, Scene, Shape
 from tests.native.steps import ALL_ISAS, same_bits
 
-TOLERANCE = {torch.bfloat16: 0.02, torch.float32: 1e-5}
+# By arithmetic and type of the cache: what meets int8 is rounded to int16.
+TOLERANCE = {
+    (torch.bfloat16, torch.bfloat16): 0.02,
+    (torch.bfloat16, torch.int8): 0.01,
+    (torch.float32, torch.float32): 1e-5,
+    (torch.float32, torch.int8): 1e-3,
+}
+CACHES = pytest.mark.parametrize("int8", [False, True], ids=["plain", "int8"])
 
 shapes = st.builds(
     Shape,
@@ -20,6 +29,7 @@ shapes = st.builds(
     group=st.sampled_from([1, 2, 3, 4, 5, 7, 8]),
     block_size=st.sampled_from([16, 32, 48, 64]),
     dtype=st.sampled_from([torch.bfloat16, torch.float32]),
+    int8=st.booleans(),
     window=st.none() | st.integers(1, 600),
     softcap=st.sampled_from([0.0, 5.0]),
 )
@@ -44,7 +54,7 @@ def test_equals_its_definition(scene: Scene, isa: str) -> None:
     library = NativeLibrary.load()
     library.set_isa(isa)
     q = scene.queries()
-    tolerance = TOLERANCE[scene.shape.dtype]
+    tolerance = TOLERANCE[scene.shape.dtype, scene.shape.cached]
     torch.testing.assert_close(scene.attend(library, q).double(), scene.expected(q), rtol=tolerance, atol=tolerance)
 
 
@@ -70,12 +80,13 @@ def test_a_token_alone_has_the_bits_it_has_in_company(scene: Scene, isa: str, da
         row += request.queries
 
 
+@CACHES
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("window", [None, 100])
 def test_any_cut_of_a_prompt_gives_the_bits_of_the_whole(
-    library: NativeLibrary, dtype: torch.dtype, window: int | None
+    library: NativeLibrary, dtype: torch.dtype, window: int | None, int8: bool
 ) -> None:
-    scene = Scene(Shape(head_dim=32, kv_heads=1, dtype=dtype, window=window), num_blocks=40)
+    scene = Scene(Shape(head_dim=32, kv_heads=1, dtype=dtype, int8=int8, window=window), num_blocks=40)
     request = scene.add(530, 530)
     q = scene.queries()
     whole = scene.attend(library, q)
@@ -86,16 +97,18 @@ def test_any_cut_of_a_prompt_gives_the_bits_of_the_whole(
             assert same_bits(part, whole[start:end]), (step, start)
 
 
-def test_blocks_that_were_not_written_are_not_read(library: NativeLibrary) -> None:
+@CACHES
+def test_blocks_that_were_not_written_are_not_read(library: NativeLibrary, int8: bool) -> None:
     """Free blocks and the places behind a request's last token hold NaN in every scene; none may come through."""
-    scene = Scene(Shape(head_dim=64), num_blocks=30)
+    scene = Scene(Shape(head_dim=64, int8=int8), num_blocks=30)
     for length in (1, 15, 16, 17, 255):
         scene.add(length, 1)
     assert scene.attend(library, scene.queries()).isfinite().all()
 
 
-def test_blocks_below_the_window_are_not_read(library: NativeLibrary) -> None:
-    scene = Scene(Shape(head_dim=64, window=40), num_blocks=60)
+@CACHES
+def test_blocks_below_the_window_are_not_read(library: NativeLibrary, int8: bool) -> None:
+    scene = Scene(Shape(head_dim=64, int8=int8, window=40), num_blocks=60)
     request = scene.add(400, 1)
     for position in range(352):
         scene.v[scene.slot(request, position)] = float("nan")
@@ -110,20 +123,34 @@ def test_large_scores_do_not_overflow(library: NativeLibrary) -> None:
     torch.testing.assert_close(scene.attend(library, q).double(), scene.expected(q), rtol=0.02, atol=0.02)
 
 
-def test_a_request_that_is_not_finite_stays_alone(library: NativeLibrary) -> None:
-    scene = Scene(Shape(head_dim=64), num_blocks=60)
+@CACHES
+@pytest.mark.parametrize(("half", "value"), [("k", float("nan")), ("v", float("nan")), ("v", float("inf"))])
+def test_a_request_that_is_not_finite_stays_alone(library: NativeLibrary, half: str, value: float, int8: bool) -> None:
+    scene = Scene(Shape(head_dim=64, int8=int8), num_blocks=60)
     scene.add(100, 1)
     scene.add(120, 1, parent=0, shared_blocks=5)
     q = scene.queries()
     clean = scene.attend(library, q)
-    scene.v[scene.slot(scene.requests[1], 110)] = float("inf")
+    getattr(scene, half)[scene.slot(scene.requests[1], 110), 0, 3] = value
     dirty = scene.attend(library, q)
     assert same_bits(dirty[0], clean[0])
     assert not dirty[1].isfinite().all()
 
 
-def block_bytes(shape: Shape) -> int:
-    return 2 * shape.block_size * shape.kv_heads * shape.head_dim * shape.dtype.itemsize
+@settings(deadline=None, max_examples=20)
+@given(scene=scenes(), data=st.data())
+def test_integers_of_a_head_of_zeros_and_of_tiny_numbers(scene: Scene, data: st.DataObject) -> None:
+    """Heads that are all zero, or too small for a scale, count as zero; the others are as exact as ever."""
+    scene.shape = dataclasses.replace(scene.shape, int8=True)
+    library = NativeLibrary.load()
+    library.set_isa(data.draw(st.sampled_from(ALL_ISAS)))
+    for half in (scene.k, scene.v):
+        slots = torch.rand(len(half), generator=scene.generator)
+        half[(slots < 0.2) & half.isfinite().flatten(1).all(1)] = 0.0
+        half[(slots > 0.8) & half.isfinite().flatten(1).all(1)] *= 1e-37
+    q = scene.queries()
+    tolerance = TOLERANCE[scene.shape.dtype, torch.int8]
+    torch.testing.assert_close(scene.attend(library, q).double(), scene.expected(q), rtol=tolerance, atol=tolerance)
 
 
 def traffic(library: NativeLibrary, scene: Scene) -> tuple[int, int]:
@@ -131,14 +158,15 @@ def traffic(library: NativeLibrary, scene: Scene) -> tuple[int, int]:
     library.reset_counters()
     scene.attend(library, scene.queries())
     counted = library.kv_traffic()
-    size = block_bytes(scene.shape)
+    size = scene.shape.block_bytes
     assert counted.read % size == counted.asked % size == 0
     return counted.read // size, counted.asked // size
 
 
-def test_a_shared_prefix_is_read_once(library: NativeLibrary) -> None:
+@CACHES
+def test_a_shared_prefix_is_read_once(library: NativeLibrary, int8: bool) -> None:
     """Sixteen decodes over 62 shared blocks (992 tokens) with 3 own each."""
-    scene = Scene(Shape(), num_blocks=120)
+    scene = Scene(Shape(int8=int8), num_blocks=120)
     scene.add(1032, 1)
     for _ in range(15):
         scene.add(1032, 1, parent=0, shared_blocks=62)

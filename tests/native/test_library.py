@@ -128,6 +128,38 @@ def test_many_runs_lose_no_chunk() -> None:
     library.set_threads(before)
 
 
+def test_more_threads_than_cores_change_nothing() -> None:
+    """All threads on one core, beside a busy one: workers are put aside with chunks in hand, rest, and come back."""
+    code = """
+import os, threading
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from radixserve.native.library import NativeLibrary
+from tests.native.steps import batch_of, same_bits
+from tests.native.test_library import product
+done = threading.Event()
+def keep_busy():
+    while not done.is_set():
+        sum(range(1000))
+neighbour = threading.Thread(target=keep_busy)
+neighbour.start()
+program, out, expected = product()
+for count in (4, 1, 3):
+    NativeLibrary.load().set_threads(count)
+    for _ in range(60):
+        out.zero_()
+        program.run(batch_of([0] * 24))
+        assert same_bits(out, expected)
+done.set()
+neighbour.join()
+print("all")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout.strip() == "all", done.stderr
+
+
 def test_calls_from_several_threads_are_taken_in_turn() -> None:
     failures: list[int] = []
 

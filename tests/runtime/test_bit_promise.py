@@ -12,13 +12,14 @@ from radixserve.runtime.model_runner import ModelRunner
 from tests.tiny_decoder import tiny_decoder
 
 
-def runner(dtype: torch.dtype = torch.float32) -> ModelRunner:
-    return ModelRunner(tiny_decoder("qwen3", dtype), num_blocks=8, block_size=16, threads=1)
+def runner(dtype: torch.dtype = torch.float32, kv_dtype: torch.dtype | None = None) -> ModelRunner:
+    return ModelRunner(tiny_decoder("qwen3", dtype), num_blocks=8, block_size=16, threads=1, kv_dtype=kv_dtype)
 
 
+@pytest.mark.parametrize("kv_dtype", [None, torch.int8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_nothing_is_broken_here(dtype: torch.dtype) -> None:
-    assert runner(dtype).broken_promises() == []
+def test_nothing_is_broken_here(dtype: torch.dtype, kv_dtype: torch.dtype | None) -> None:
+    assert runner(dtype, kv_dtype).broken_promises() == []
 
 
 def test_a_linear_that_depends_on_the_batch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from radixserve.errors import ConfigError
 from radixserve.runtime import machine
@@ -73,8 +75,9 @@ def test_pool_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_config("llama")
     block_bytes = config.kv_bytes_per_token(2) * 16
     monkeypatch.setattr(machine, "available_memory", lambda: 100 * block_bytes)
-    sizes = {"block_size": 16, "element_size": 2}
+    sizes: dict[str, Any] = {"block_size": 16, "kv_dtype": torch.bfloat16}
     assert pool_blocks(config, **sizes) == 50
+    assert pool_blocks(config, block_size=16, kv_dtype=torch.int8) == 50 * (16 * 2) // (16 + 2)
     assert pool_blocks(config, **sizes, num_blocks=100) == 100
     with pytest.raises(ConfigError, match="num_blocks: 101 KV blocks take"):
         pool_blocks(config, **sizes, num_blocks=101)

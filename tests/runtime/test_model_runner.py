@@ -120,4 +120,4 @@ def test_describe_names_what_runs() -> None:
     assert facts["attention"] == "torch_paged"
     assert facts["dtype"] == "bfloat16"
     assert facts["threads"] == 1
-    assert facts["kv_bytes"] == 40 * 16 * 2 * 2 * 2 * 16 * 2
+    assert facts["kv_bytes"] == 40 * 16 * 2 * 2 * 2 * 16 * 2 and facts["kv_dtype"] == "bfloat16"

@@ -26,6 +26,7 @@ from tests.native.steps import ALL_ISAS
 from tests.tiny_decoder import ARCHITECTURES, TinyDecoder, all_logits, plan_row, tiny_config, tiny_decoder
 
 DTYPES = (torch.float32, torch.bfloat16)
+KV_DTYPES = pytest.mark.parametrize("kv_dtype", [None, torch.int8])
 BLOCKS = 120
 LENGTH = 301
 CPU = torch.device("cpu")
@@ -63,6 +64,7 @@ def fresh_runner(
     block_size: int = 16,
     threads: int = 1,
     room: int = 512,
+    kv_dtype: torch.dtype | None = None,
 ) -> NativeModelRunner:
     """A runner whose whole pool is NaN: what leaks from a slot that was not written shows."""
     runner = NativeModelRunner(
@@ -72,6 +74,7 @@ def fresh_runner(
         block_size=block_size,
         max_batch_tokens=room,
         threads=threads,
+        kv_dtype=kv_dtype,
     )
     runner.kv.poison(np.arange(BLOCKS))
     return runner
@@ -114,6 +117,26 @@ def test_float32_logits_are_those_of_the_torch_path(
     assert (whole(fresh_runner(subject, library)) - theirs).abs().max() < 2e-4
 
 
+@pytest.mark.parametrize(
+    ("architecture", "variant"),
+    [*((name, None) for name in ARCHITECTURES), *(("llama", name) for name in VARIANTS)],
+)
+def test_int8_kv_is_that_of_the_torch_path(
+    library: NativeLibrary, architecture: Architecture, variant: str | None
+) -> None:
+    """Both round the same way, so the paths differ far less than either does from a pool of float32.
+
+    The last bits of K may tip an integer, which is a step of 1/127 in one number of one token.
+    """
+    subject = model(architecture, torch.float32, variant)
+    theirs = whole(ModelRunner(subject, num_blocks=BLOCKS, block_size=16, threads=1, kv_dtype=torch.int8))
+    ours = whole(fresh_runner(subject, library, kv_dtype=torch.int8))
+    rounding = (theirs - whole(fresh_runner(subject, library))).abs().amax(-1)
+    apart = (ours - theirs).abs().amax(-1)
+    assert apart.median() < 0.15 * rounding.median() and apart.max() < rounding.median()
+    assert rounding.median() > 1e-3, "rounding is seen at all"
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_bfloat16_is_as_close_to_float32_as_the_torch_path(library: NativeLibrary, architecture: Architecture) -> None:
     subject = model(architecture, torch.bfloat16)
@@ -126,21 +149,25 @@ def test_bfloat16_is_as_close_to_float32_as_the_torch_path(library: NativeLibrar
 # --- Bits -------------------------------------------------------------------------------------------------------------
 
 
+@KV_DTYPES
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_chunked_has_the_bits_of_the_whole_prompt(
-    library: NativeLibrary, architecture: Architecture, dtype: torch.dtype
+    library: NativeLibrary, architecture: Architecture, dtype: torch.dtype, kv_dtype: torch.dtype | None
 ) -> None:
-    runner = fresh_runner(model(architecture, dtype), library, threads=2)
-    expected = whole(fresh_runner(model(architecture, dtype), library))
+    runner = fresh_runner(model(architecture, dtype), library, threads=2, kv_dtype=kv_dtype)
+    expected = whole(fresh_runner(model(architecture, dtype), library, kv_dtype=kv_dtype))
     table = [int(block) for block in np.random.default_rng(1).permutation(BLOCKS)[:19]]
     assert torch.equal(in_pieces(runner, prompt(), table, [1, 2, 50, 51, 120, 255, 256, 257, 300]), expected)
 
 
+@KV_DTYPES
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_block_size_and_room_do_not_matter(library: NativeLibrary, dtype: torch.dtype) -> None:
-    expected = whole(fresh_runner(model("mistral", dtype), library))
-    wide = fresh_runner(model("mistral", dtype), library, block_size=48, room=1)
+def test_block_size_and_room_do_not_matter(
+    library: NativeLibrary, dtype: torch.dtype, kv_dtype: torch.dtype | None
+) -> None:
+    expected = whole(fresh_runner(model("mistral", dtype), library, kv_dtype=kv_dtype))
+    wide = fresh_runner(model("mistral", dtype), library, block_size=48, room=1, kv_dtype=kv_dtype)
     assert torch.equal(whole(wide), expected)
     assert torch.equal(in_pieces(wide, prompt(), [50, 3, 99, 4, 7, 8, 0], [5, 47, 48, 100, 290]), expected)
 
@@ -148,6 +175,7 @@ def test_block_size_and_room_do_not_matter(library: NativeLibrary, dtype: torch.
 @given(
     architecture=st.sampled_from(ARCHITECTURES),
     dtype=st.sampled_from(DTYPES),
+    kv_dtype=st.sampled_from([None, torch.int8]),
     threads=st.sampled_from([1, 2, 3]),
     seeds=st.lists(st.sampled_from([0, 1, 2]), min_size=1, max_size=5),
     schedule=st.integers(0, 2**32 - 1),
@@ -157,6 +185,7 @@ def test_batch_mates_do_not_matter(
     library: NativeLibrary,
     architecture: Architecture,
     dtype: torch.dtype,
+    kv_dtype: torch.dtype | None,
     threads: int,
     seeds: list[int],
     schedule: int,
@@ -164,8 +193,8 @@ def test_batch_mates_do_not_matter(
     """Several prompts, each cut at random, advance in steps in which any of them may take part."""
     rng = np.random.default_rng(schedule)
     subject = model(architecture, dtype)
-    expected = {seed: whole(fresh_runner(subject, library), seed) for seed in set(seeds)}
-    runner = fresh_runner(subject, library, threads=threads)
+    expected = {seed: whole(fresh_runner(subject, library, kv_dtype=kv_dtype), seed) for seed in set(seeds)}
+    runner = fresh_runner(subject, library, threads=threads, kv_dtype=kv_dtype)
     blocks = rng.permutation(BLOCKS)
     tables = [blocks[index * 19 : (index + 1) * 19] for index in range(len(seeds))]
     done = [0] * len(seeds)
@@ -185,10 +214,13 @@ def test_batch_mates_do_not_matter(
         assert torch.equal(torch.cat(computed[index]), expected[seed])
 
 
+@KV_DTYPES
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_prefix_of_the_same_step_and_a_copied_block_are_as_good(library: NativeLibrary, dtype: torch.dtype) -> None:
-    expected = whole(fresh_runner(model("qwen3", dtype), library))
-    runner = fresh_runner(model("qwen3", dtype), library)
+def test_a_prefix_of_the_same_step_and_a_copied_block_are_as_good(
+    library: NativeLibrary, dtype: torch.dtype, kv_dtype: torch.dtype | None
+) -> None:
+    expected = whole(fresh_runner(model("qwen3", dtype), library, kv_dtype=kv_dtype))
+    runner = fresh_runner(model("qwen3", dtype), library, kv_dtype=kv_dtype)
     leader = plan_row(prompt()[:288], range(18), rid="leader")
     follower = plan_row(prompt()[288:], [*range(18), 40], start=288, rid="follower")
     led, followed = all_logits(runner, [leader, follower])
@@ -317,7 +349,12 @@ def test_describe_names_what_runs(library: NativeLibrary) -> None:
     facts = fresh_runner(model(dtype=torch.bfloat16), library, threads=2).describe()
     assert facts["kernels"] == "native" and facts["isa"] == library.isa
     assert facts["dtype"] == "bfloat16" and facts["threads"] == 2
-    assert facts["kv_bytes"] == BLOCKS * 16 * 2 * 2 * 2 * 16 * 2
+    assert facts["kv_bytes"] == BLOCKS * 16 * 2 * 2 * 2 * 16 * 2 and facts["kv_dtype"] == "bfloat16"
+
+
+def test_int8_kv_takes_little_more_than_half(library: NativeLibrary) -> None:
+    facts = fresh_runner(model(dtype=torch.bfloat16), library, kv_dtype=torch.int8).describe()
+    assert facts["kv_bytes"] == BLOCKS * 16 * 2 * 2 * 2 * (16 + 2) and facts["kv_dtype"] == "int8"
 
 
 @pytest.mark.parametrize(
@@ -345,9 +382,10 @@ def test_what_the_kernels_cannot_do_is_named(changes: dict[str, Any], pool: dict
 # --- The self-test ----------------------------------------------------------------------------------------------------
 
 
+@KV_DTYPES
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_nothing_is_broken_here(library: NativeLibrary, dtype: torch.dtype) -> None:
-    assert fresh_runner(model("qwen3", dtype), library).broken_promises() == []
+def test_nothing_is_broken_here(library: NativeLibrary, dtype: torch.dtype, kv_dtype: torch.dtype | None) -> None:
+    assert fresh_runner(model("qwen3", dtype), library, kv_dtype=kv_dtype).broken_promises() == []
 
 
 def test_layers_that_depend_on_the_batch_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

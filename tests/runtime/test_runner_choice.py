@@ -80,6 +80,20 @@ def test_without_a_library_torch_serves(monkeypatch: pytest.MonkeyPatch) -> None
         choose(kernels="native")
 
 
+@pytest.mark.parametrize("kernels", [pytest.param("native", marks=needs_native), "torch"])
+def test_the_pool_is_of_the_type_that_is_asked_for(kernels: str) -> None:
+    plain, facts = choose(kernels=kernels)
+    assert facts["kv_dtype"] == "float32"
+    rounded, facts = choose(kernels=kernels, kv_dtype="int8")
+    assert facts["kv_dtype"] == "int8" and facts["dtype"] == "float32"
+    assert int(facts["kv_bytes"]) == rounded.kv.num_bytes == plain.kv.num_bytes * (16 + 2) // (16 * 4)
+
+
+def test_another_type_of_pool_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^kv_dtype: must be one of auto, int8, fp8, not 'int4'"):
+        choose(kv_dtype="int4")
+
+
 # --- Weights as they are in the file ----------------------------------------------------------------------------------
 
 

@@ -14,10 +14,10 @@
 extern "C" {
 #endif
 
-#define RS_ABI_VERSION 2
+#define RS_ABI_VERSION 3
 #define RS_EXPORT __attribute__((visibility("default")))
 
-enum RsType { RS_F32 = 0, RS_BF16 = 1 };
+enum RsType { RS_F32 = 0, RS_BF16 = 1, RS_INT8 = 2 };
 
 // How a weight matrix is stored; the layouts are drawn in linear_dense.hpp and linear_quant.hpp.
 enum RsFormat { RS_DENSE_F32 = 0, RS_DENSE_BF16 = 1, RS_Q8_0 = 2, RS_Q4_0 = 3, RS_Q4_1 = 4, RS_Q4_K = 5, RS_Q6_K = 6 };
@@ -110,7 +110,7 @@ typedef struct RsLinear {
 // rope_append.hpp).
 typedef struct RsRopeAppend {
   const void* qkv;  // [rows, (heads + 2 kv_heads) * head_dim]
-  void* q_out;      // [rows, heads * head_dim], of kv_type
+  void* q_out;      // [rows, heads * head_dim], of q_type
   void* k_cache;
   void* v_cache;
   const float* cos_table;  // [positions, head_dim / 2]
@@ -118,11 +118,13 @@ typedef struct RsRopeAppend {
   const float* q_norm;  // [head_dim] or null
   const float* k_norm;  // [head_dim] or null
   int32_t qkv_type;
-  int32_t kv_type;
+  int32_t q_type;
+  int32_t kv_type;  // q_type or RS_INT8
   int32_t heads;
   int32_t kv_heads;
   int32_t head_dim;
   float eps;
+  int32_t reserved;
   int64_t qkv_stride;
   int64_t q_stride;
 } RsRopeAppend;
@@ -130,11 +132,12 @@ typedef struct RsRopeAppend {
 // softmax(scale * q k^T) v over each row's own paged past; window 0 sees all, else positions (p - window, p]; softcap 0
 // is off.
 typedef struct RsAttention {
-  const void* q;  // [rows, heads * head_dim], of kv_type
+  const void* q;  // [rows, heads * head_dim], of q_type
   const void* k_cache;
   const void* v_cache;
-  void* out;  // [rows, heads * head_dim], of kv_type
-  int32_t kv_type;
+  void* out;  // [rows, heads * head_dim], of q_type
+  int32_t q_type;
+  int32_t kv_type;  // q_type or RS_INT8
   int32_t heads;
   int32_t kv_heads;
   int32_t head_dim;
@@ -142,6 +145,7 @@ typedef struct RsAttention {
   int32_t window;
   float scale;
   float softcap;
+  int32_t reserved;
   int64_t q_stride;
   int64_t out_stride;
 } RsAttention;
@@ -169,8 +173,8 @@ typedef struct RsTopK {
 } RsTopK;
 
 // The k largest outputs of each row of a linear, largest first, ties by the lowest feature, without writing the outputs
-// to memory: the same bits as RS_LINEAR would give. -inf and +inf are values like others; a row that holds a NaN gives id
-// -1 and NaN everywhere. `linear.out` and `linear.out_type` are not used.
+// to memory: the same bits as RS_LINEAR would give. -inf and +inf are values like others; a row that holds a NaN gives
+// id -1 and NaN everywhere. `linear.out` and `linear.out_type` are not used.
 typedef struct RsLinearTopK {
   RsLinear linear;
   int32_t* ids;   // [rows, k]

@@ -76,13 +76,20 @@ struct AttentionPlan {
   int32_t largest_group;  // tokens
 };
 
+// Static, because this header is compiled for every instruction set and the linker must not take one's code for all.
+
+// Bytes of one KV head of a sub-block, its scales included; the layouts are drawn in rope_append.hpp.
+static inline int64_t kv_head_bytes(int32_t kv_type, int64_t head_dim) {
+  return kSub * (kv_type == RS_INT8 ? head_dim + 2 : head_dim * (kv_type == RS_BF16 ? 2 : 4));
+}
+
 // Position of the first key that a query at `position` sees.
-inline int32_t first_visible(int32_t position, int32_t window) {
+static inline int32_t first_visible(int32_t position, int32_t window) {
   return window > 0 && position + 1 > window ? position + 1 - window : 0;
 }
 
 // Physical sub-block of a request's logical sub-block.
-inline int64_t physical_sub(const int32_t* table, int64_t sub, int64_t subs_per_block) {
+static inline int64_t physical_sub(const int32_t* table, int64_t sub, int64_t subs_per_block) {
   return int64_t(table[sub / subs_per_block]) * subs_per_block + sub % subs_per_block;
 }
 

@@ -62,7 +62,7 @@ int32_t tile_tokens(const RsAttention& op) {
 }
 
 void count(const RsAttention& op, const AttentionPlan& plan, const RsBatch& batch) {
-  int64_t sub_bytes = int64_t(2) * kSub * op.head_dim * op.kv_heads * (op.kv_type == RS_BF16 ? 2 : 4);
+  int64_t sub_bytes = 2 * op.kv_heads * kv_head_bytes(op.kv_type, op.head_dim);
   int64_t read = 0, asked = 0;
   for (const Run& run : plan.runs) read += run.end - run.begin;
   for (const Member& member : plan.members) asked += member.end - member.begin;

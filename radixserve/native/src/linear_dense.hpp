@@ -108,6 +108,9 @@ struct LinearGrid {
   int64_t rows, panels, row_step, panel_step, row_blocks, panel_blocks;
 };
 
+constexpr int64_t kLeastTask =
+    16 << 10;  // bytes of weights that a task should meet: less is done before it is handed out
+
 // `panel_bytes`: of the weights of one panel. Few rows: tasks small enough to share evenly, large enough to stream;
 // many rows: weights of a task stay in half the L2 cache while all its rows pass.
 RS_INLINE LinearGrid linear_grid(int64_t rows, int64_t panels, int64_t panel_bytes, int64_t tile_rows) {
@@ -115,8 +118,9 @@ RS_INLINE LinearGrid linear_grid(int64_t rows, int64_t panels, int64_t panel_byt
   int64_t row_step = divide_up(rows, divide_up(rows, tile_rows * 8));
   int64_t bytes = rows <= tile_rows ? 64 << 10 : 256 << 10;
   int64_t panel_step = most<int64_t>(1, least(panels, bytes / panel_bytes));
-  // Leave at least a few tasks for each thread.
-  int64_t wanted_tasks = thread_count() == 1 ? 1 : 4 * thread_count();
+  // Leave at least a few tasks for each thread, where there is work for them.
+  int64_t worth = panels * panel_bytes * divide_up(rows, tile_rows) / kLeastTask;
+  int64_t wanted_tasks = thread_count() == 1 ? 1 : least<int64_t>(4 * thread_count(), worth);
   while (panel_step > 1 && divide_up(panels, panel_step) * divide_up(rows, row_step) < wanted_tasks)
     panel_step = (panel_step + 1) / 2;
   return {rows, panels, row_step, panel_step, divide_up(rows, row_step), divide_up(panels, panel_step)};

@@ -12,6 +12,12 @@
 // Idle workers spin for some tens of microseconds, which covers the gap between two operations of a step, then sleep on
 // a futex; so does the caller at the end of a job.
 //
+// On a busy machine even that one chunk may be out for milliseconds. Before it sleeps, the caller notes how much
+// processor time each worker has had; a worker that then ends a chunk compares that with the time by the clock, and so
+// knows how long it kept the caller waiting without running. It rests for kRest times as long, and the others do its
+// work: what waiting costs is a small part of the whole, whoever else wants the cores. A chunk that is merely long is
+// not confused with that.
+//
 // After fork() a child has none of the threads: it starts its own at its first call. Forking while another thread is
 // inside rs_run is as unsafe as with any other lock.
 #include "pool.h"
@@ -23,6 +29,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <new>
 #include <thread>
@@ -32,6 +39,9 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 constexpr int64_t kSpinNanoseconds = 30000;
+constexpr int64_t kStallNanoseconds = 300000;  // shorter ones are interrupts, not neighbours
+constexpr int64_t kRest = 8;
+constexpr int64_t kLongestRest = 250000000;
 
 struct alignas(64) Line {
   std::atomic<uint64_t> value{0};
@@ -44,12 +54,16 @@ struct Pool {
   alignas(64) std::atomic<uint32_t> done_signal{0};
   std::atomic<uint32_t> caller_waits{0};
   std::atomic<uint32_t> wanted_threads{1};
-  std::atomic<bool> stopping{false};
+  std::atomic<uint32_t> stopping{0};
   // The job; written by the caller while no chunk is out.
   std::atomic<ChunkFunction> function{nullptr};
   std::atomic<void*> context{nullptr};
   std::atomic<int64_t> chunks{0};
+  // When the caller began to wait, and the processor time of each worker then; read while a chunk is out only.
+  int64_t wait_began = 0;
+  int64_t worked_at_wait[kMaxThreads];
   pthread_t workers[kMaxThreads];
+  clockid_t clocks[kMaxThreads];
   int running = 0;  // workers started in this process; touched by the caller only
 };
 
@@ -80,14 +94,16 @@ void pause_cpu() {
 #endif
 }
 
-int64_t now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+int64_t read_clock(clockid_t clock) {
+  timespec t{};
+  clock_gettime(clock, &t);
   return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
 }
 
-void futex_wait(const void* word, uint32_t expected) {
-  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+int64_t now_ns() { return read_clock(CLOCK_MONOTONIC); }
+
+void futex_wait(const void* word, uint32_t expected, const timespec* longest = nullptr) {
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, longest, nullptr, 0);
 }
 
 void futex_wake_all(const void* word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0); }
@@ -96,6 +112,19 @@ void futex_wake_all(const void* word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIV
 const void* job_number_word() { return reinterpret_cast<const char*>(&pool->ticket.value) + 4; }
 
 uint32_t job_number(uint64_t ticket) { return uint32_t(ticket >> 32); }
+
+// How long the caller has been waiting for a chunk of this worker while the worker did not run.
+int64_t stalled_ns(int worker) {
+  if (worker == 0 || !pool->caller_waits.load(std::memory_order_seq_cst)) return 0;
+  int64_t worked = read_clock(CLOCK_THREAD_CPUTIME_ID) - pool->worked_at_wait[worker - 1];
+  return now_ns() - pool->wait_began - worked;
+}
+
+// Sleeps, unless the pool is stopped.
+void rest(int64_t nanoseconds) {
+  timespec length{nanoseconds / 1000000000, nanoseconds % 1000000000};
+  futex_wait(&pool->stopping, 0, &length);
+}
 
 // Takes and runs chunks of the job until none is left.
 void work(int worker) {
@@ -107,12 +136,14 @@ void work(int worker) {
       continue;
     int64_t total = pool->chunks.load(std::memory_order_relaxed);
     pool->function.load(std::memory_order_relaxed)(pool->context.load(std::memory_order_relaxed), total - left, worker);
+    int64_t stalled = stalled_ns(worker);  // before the caller may go on to another job
     if (int64_t(pool->finished.value.fetch_add(1, std::memory_order_seq_cst) + 1) == total) {
       if (pool->caller_waits.load(std::memory_order_seq_cst)) {
         pool->done_signal.fetch_add(1, std::memory_order_seq_cst);
         futex_wake_all(&pool->done_signal);
       }
     }
+    if (stalled > kStallNanoseconds) rest(std::min(kRest * stalled, kLongestRest));
     ticket = pool->ticket.value.load(std::memory_order_acquire);
   }
 }
@@ -157,11 +188,12 @@ void publish(uint64_t left) {
 
 void stop_workers() {
   if (!pool->running) return;
-  pool->stopping.store(true, std::memory_order_release);
+  pool->stopping.store(1, std::memory_order_seq_cst);
+  futex_wake_all(&pool->stopping);
   publish(0);
   for (int i = 0; i < pool->running; ++i) pthread_join(pool->workers[i], nullptr);
   pool->running = 0;
-  pool->stopping.store(false, std::memory_order_release);
+  pool->stopping.store(0, std::memory_order_release);
 }
 
 void after_fork_in_child() {
@@ -180,6 +212,7 @@ void start_workers() {
       pool->wanted_threads.store(uint32_t(pool->running + 1));  // go on with those that there are
       return;
     }
+    pthread_getcpuclockid(pool->workers[pool->running], &pool->clocks[pool->running]);
     ++pool->running;
   }
 }
@@ -194,6 +227,8 @@ void wait_until_finished(int64_t total) {
     }
     if (now_ns() > deadline) break;
   }
+  for (int i = 0; i < pool->running; ++i) pool->worked_at_wait[i] = read_clock(pool->clocks[i]);
+  pool->wait_began = now_ns();
   pool->caller_waits.store(1, std::memory_order_seq_cst);
   while (true) {
     uint32_t signal = pool->done_signal.load(std::memory_order_seq_cst);
@@ -205,8 +240,8 @@ void wait_until_finished(int64_t total) {
 
 }  // namespace
 
-void parallel(int64_t chunks, ChunkFunction function, void* context) {
-  if (chunks <= 1 || pool->wanted_threads.load(std::memory_order_relaxed) == 1) {
+void parallel(int64_t chunks, ChunkFunction function, void* context, bool worth_it) {
+  if (chunks <= 1 || !worth_it || pool->wanted_threads.load(std::memory_order_relaxed) == 1) {
     for (int64_t i = 0; i < chunks; ++i) function(context, i, 0);
     return;
   }

@@ -9,8 +9,10 @@ namespace radixserve {
 using ChunkFunction = void (*)(void* context, int64_t chunk, int worker);
 
 // Runs function(context, i, worker) for i in [0, chunks), each exactly once, on the caller and the workers; returns
-// when all are done. Not re-entrant: one caller at a time (rs_run holds a lock), and a chunk must not call it.
-void parallel(int64_t chunks, ChunkFunction function, void* context);
+// when all are done. Chunks should be small: the caller waits for those that others hold at the end. Not re-entrant:
+// one caller at a time (rs_run holds a lock), and a chunk must not call it.
+// Where it is not `worth_it`, because it takes no longer than handing it out, the caller does all.
+void parallel(int64_t chunks, ChunkFunction function, void* context, bool worth_it = true);
 
 // Threads that take part, the caller included.
 int thread_count();

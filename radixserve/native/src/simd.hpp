@@ -3,10 +3,12 @@
 // This header is compiled three times into three namespaces, so that no function built with one instruction set can be
 // linked into another's path. Kernels use nothing of the standard library for the same reason.
 //
-//   F            16 fp32 lanes                         W      16 lanes of two bf16, of four bytes, or of one int32
+//   F            16 fp32 lanes                         W      16 lanes of two bf16, two int16, four bytes or one int32
 //   dot2         acc + a.lo * b.lo + a.hi * b.hi       dot4   acc + four u8 * s8 products, exact in int32
 //   load, store  fp32 or bf16 (rounded to nearest even, NaN stays NaN), 16 or the first n lanes
-//   load_half, load_u8, load_s8   16 numbers of that type; store_bytes rounds |x| <= 127 to int8, ties to even
+//   dot2_words   acc + two int16 * int16 products, exact in int32
+//   load_half, load_u8, load_s8   16 numbers of that type; load_byte_pairs widens 16 x 2 int8 to int16
+//   store_bytes, store_words   round |x| <= 127 to int8, x to int16 (the nearest it has), ties to even; NaN gives any
 //   keep_lanes   a where lo <= lane < hi, else fill    zero_where_below   0 where x < bound, else a (also for NaN)
 //   max, min     the second operand where one is NaN   scale_by_power     2^n a for whole n within the normal numbers
 //   low_nibbles, high_nibbles   of each byte           two_bits_high<i>   bits 2i, 2i + 1 of each byte, as bits 4 and 5

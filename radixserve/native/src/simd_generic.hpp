@@ -162,6 +162,23 @@ RS_INLINE W dot4(W acc, W u, W s) {
   }
   return acc;
 }
+RS_INLINE W dot2_words(W acc, W a, W b) {
+  RS_EACH
+  {
+    int32_t low = int32_t(int16_t(a.v[i])) * int16_t(b.v[i]);
+    int32_t high = int32_t(int16_t(a.v[i] >> 16)) * int16_t(b.v[i] >> 16);
+    acc.v[i] = uint32_t(int32_t(acc.v[i]) + low + high);
+  }
+  return acc;
+}
+RS_INLINE W load_byte_pairs(const int8_t* p) {
+  W r;
+  RS_EACH
+  r.v[i] = uint32_t(uint16_t(int16_t(p[2 * i]))) | uint32_t(uint16_t(int16_t(p[2 * i + 1]))) << 16;
+  return r;
+}
+RS_INLINE W zero_words() { return {}; }
+RS_INLINE void store(void* p, W x) { __builtin_memcpy(p, x.v, 64); }
 RS_INLINE F to_floats(W x) {
   F r;
   RS_EACH
@@ -193,6 +210,11 @@ RS_INLINE void store_bytes(int8_t* p, F x) {
   F whole = round_nearest(x);
   RS_EACH
   p[i] = int8_t(whole.v[i]);
+}
+RS_INLINE void store_words(int16_t* p, F x) {
+  F whole = round_nearest(min(max(x, set1(-32768.0f)), set1(32767.0f)));  // NaN becomes the first
+  RS_EACH
+  p[i] = int16_t(whole.v[i]);
 }
 
 RS_INLINE float sum_lanes(F x) {

@@ -127,6 +127,19 @@ RS_INLINE __m256i dot4_half(__m256i acc, __m256i u, __m256i s) {
   return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
 }
 RS_INLINE W dot4(W acc, W u, W s) { return {dot4_half(acc.lo, u.lo, s.lo), dot4_half(acc.hi, u.hi, s.hi)}; }
+RS_INLINE W dot2_words(W acc, W a, W b) {
+  return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(a.lo, b.lo)),
+          _mm256_add_epi32(acc.hi, _mm256_madd_epi16(a.hi, b.hi))};
+}
+RS_INLINE W load_byte_pairs(const int8_t* p) {
+  return {_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)),
+          _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(p + 16)))};
+}
+RS_INLINE W zero_words() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+RS_INLINE void store(void* p, W x) {
+  _mm256_storeu_si256((__m256i*)p, x.lo);
+  _mm256_storeu_si256((__m256i*)p + 1, x.hi);
+}
 RS_INLINE F to_floats(W x) { return {_mm256_cvtepi32_ps(x.lo), _mm256_cvtepi32_ps(x.hi)}; }
 RS_INLINE W low_nibbles(W x) {
   __m256i mask = _mm256_set1_epi8(15);
@@ -143,9 +156,12 @@ RS_INLINE W two_bits_high(W x) {
   return {two_bits_half<Part>(x.lo), two_bits_half<Part>(x.hi)};
 }
 RS_INLINE W either(W a, W b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
+RS_INLINE __m256i round_words(F x) {
+  return _mm256_permute4x64_epi64(_mm256_packs_epi32(_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi)), 0xd8);
+}
+RS_INLINE void store_words(int16_t* p, F x) { _mm256_storeu_si256((__m256i*)p, round_words(x)); }
 RS_INLINE void store_bytes(int8_t* p, F x) {
-  __m256i words =
-      _mm256_permute4x64_epi64(_mm256_packs_epi32(_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi)), 0xd8);
+  __m256i words = round_words(x);
   _mm_storeu_si128((__m128i*)p, _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 

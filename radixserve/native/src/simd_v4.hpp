@@ -65,6 +65,10 @@ RS_INLINE F dot2(F acc, W a, W b) { return {_mm512_dpbf16_ps(acc.v, (__m512bh)a.
 RS_INLINE W dot4(W acc, W unsigned_bytes, W signed_bytes) {
   return {_mm512_dpbusd_epi32(acc.v, unsigned_bytes.v, signed_bytes.v)};
 }
+RS_INLINE W dot2_words(W acc, W a, W b) { return {_mm512_dpwssd_epi32(acc.v, a.v, b.v)}; }
+RS_INLINE W load_byte_pairs(const int8_t* p) { return {_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p))}; }
+RS_INLINE W zero_words() { return {_mm512_setzero_si512()}; }
+RS_INLINE void store(void* p, W x) { _mm512_storeu_si512(p, x.v); }
 RS_INLINE F to_floats(W ints) { return {_mm512_cvtepi32_ps(ints.v)}; }
 RS_INLINE W low_nibbles(W x) { return {_mm512_and_si512(x.v, _mm512_set1_epi8(15))}; }
 RS_INLINE W high_nibbles(W x) { return {_mm512_and_si512(_mm512_srli_epi16(x.v, 4), _mm512_set1_epi8(15))}; }
@@ -76,6 +80,9 @@ RS_INLINE W two_bits_high(W x) {
 RS_INLINE W either(W a, W b) { return {_mm512_or_si512(a.v, b.v)}; }
 RS_INLINE void store_bytes(int8_t* p, F x) {
   _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
+}
+RS_INLINE void store_words(int16_t* p, F x) {
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(x.v)));
 }
 
 RS_INLINE __m256 lower_half(F x) { return _mm512_castps512_ps256(x.v); }
