@@ -231,7 +231,13 @@ class Timings(msgspec.Struct, kw_only=True):
 
 
 class SampleOutput(msgspec.Struct, kw_only=True):
-    """One of the ``n`` samples of a generation."""
+    """One of the ``n`` samples of a generation.
+
+    ``kept_tokens``: how many of ``token_ids``, from the first, end inside ``text``, with a whole character; end tokens and what a
+    stop string cut are not among them. ``rest``: the text after those (a stop began inside a token, or the output ended inside a
+    character). So a conversation goes on token by token from the prompt and the kept tokens, with ``rest`` as text to be
+    tokenized with what follows. ``forced_tokens``: how many of ``token_ids`` the constraint left no choice of.
+    """
 
     index: int
     text: str = ""
@@ -240,6 +246,9 @@ class SampleOutput(msgspec.Struct, kw_only=True):
     stop_reason: str | int | None = None
     logprobs: list[TokenLogprob] | None = None
     error: str | None = None
+    kept_tokens: int = 0
+    rest: str = ""
+    forced_tokens: int = 0
 
 
 MissReason = Literal["never_seen", "diverged", "evicted", "namespace", "capped", "pending_failed", "disabled"]
@@ -259,6 +268,8 @@ class Explanation(msgspec.Struct, frozen=True):
     * ``capped``: more is held, but must be computed again (``detail`` says why);
     * ``namespace``: another namespace holds more (told to the operator only);
     * ``disabled``: the prefix cache is off.
+
+    ``held_tokens``: how many of the cached tokens a hold keeps there.
     """
 
     reason: MissReason
@@ -267,6 +278,19 @@ class Explanation(msgspec.Struct, frozen=True):
     prompt_tokens: int
     detail: str
     text: str | None = None
+    held_tokens: int = 0
+
+
+class HeldPrefix(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt that is held in the cache under the generation's ``rid``.
+
+    ``tokens``: how many of its tokens are, 0 for no hold at all (quotas, or nothing is shared). ``expires_in_s``: when it ends by itself.
+    ``computed_tokens``: prompt tokens that had to be computed for it.
+    """
+
+    tokens: int
+    expires_in_s: float
+    computed_tokens: int
 
 
 class GenerationOutput(msgspec.Struct, kw_only=True):
@@ -275,7 +299,10 @@ class GenerationOutput(msgspec.Struct, kw_only=True):
     ``prompt_logprobs[i]`` belongs to prompt token ``i`` and is None where none was asked for (always at 0).
     ``cached_tokens`` counts prompt tokens whose KV this request did not have to compute. ``embedding``: the pooled final
     hidden states of the prompt, of length 1, where they were asked for. ``error_param``: the sampling field that an ``error`` is
-    owed to (what it asks for is too much work for this output); None for the engine's own failures.
+    owed to (what it asks for is too much work for this output); None for the engine's own failures. ``healed_tokens``: how many
+    tokens at the prompt's end the first output tokens replace (token healing): those repeat the text of the replaced ones, which
+    is no part of ``text``, and after them the output counts and is looked at. Where ``text`` ends before that, ``rest`` begins
+    with what was not repeated. ``hold``: where the prompt was to be held.
     """
 
     rid: str
@@ -295,6 +322,11 @@ class GenerationOutput(msgspec.Struct, kw_only=True):
     explanation: Explanation | None = None
     embedding: list[float] | None = None
     error_param: str | None = None
+    kept_tokens: int = 0
+    rest: str = ""
+    forced_tokens: int = 0
+    healed_tokens: int = 0
+    hold: HeldPrefix | None = None
 
     @property
     def all_samples(self) -> list[SampleOutput]:
@@ -310,6 +342,9 @@ class GenerationOutput(msgspec.Struct, kw_only=True):
                 stop_reason=self.stop_reason,
                 logprobs=self.logprobs,
                 error=self.error,
+                kept_tokens=self.kept_tokens,
+                rest=self.rest,
+                forced_tokens=self.forced_tokens,
             )
         ]
 
@@ -320,7 +355,8 @@ class GenerationChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     ``text`` may lag behind ``token_ids`` (an incomplete character, what could become a stop string).
     ``finish_reason`` comes once per sample, with its last piece; ``output`` with the last piece of the prompt.
     ``stop_reason`` comes with it, as `GenerationOutput` has it. With the first piece of the prompt come ``cached_tokens`` and,
-    where they were asked for, ``prompt_logprobs``.
+    where they were asked for, ``prompt_logprobs``; and ``healed_tokens``. With a sample's last piece come its ``kept_tokens``,
+    ``rest`` and ``forced_tokens``.
     """
 
     rid: str
@@ -334,6 +370,26 @@ class GenerationChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     prompt_logprobs: list[TokenLogprob | None] | None = None
     stop_reason: str | int | None = None
     cached_tokens: int | None = None
+    healed_tokens: int | None = None
+    kept_tokens: int | None = None
+    rest: str | None = None
+    forced_tokens: int | None = None
+
+
+class HoldOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a prompt that was to be held.
+
+    ``id``: to release it by. ``held_tokens``: how many of the ``prompt_tokens`` are held, 0 for none; the hold ends in
+    ``expires_in_s`` seconds by itself. ``cached_tokens`` were there, ``computed_tokens`` had to be computed.
+    """
+
+    id: str
+    held_tokens: int
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+    expires_in_s: float
+    timings: Timings
 
 
 class ScoreOutput(msgspec.Struct, frozen=True, kw_only=True):

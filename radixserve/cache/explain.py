@@ -40,6 +40,14 @@ def explain_miss(
     return Explanation("never_seen", 0, 0, total, "no prompt that begins like this was cached")
 
 
+def held_tokens(match: Match) -> int:
+    """How many of the matched tokens are held, and so do not go before their hold does."""
+    if match.tail_node is not None and match.tail_node.holds:
+        return match.total
+    held = [node for node in match.node.path() if node.holds]
+    return min(held[-1].end, match.length) if held else 0
+
+
 def _continues(match: Match, salt: bytes) -> bool:
     """Whether what is held goes on after the match, with other tokens."""
     if match.tail_node is not None:

@@ -17,7 +17,8 @@ class Node:
     """One edge of the tree with its blocks.
 
     ``data``: the edge's tokens as a key; ``start``: tokens before it. ``blocks``: one id per block of the edge.
-    ``lock``: leases on this node or below. ``pending``: the step that will write its KV, 0 once committed.
+    ``lock``: leases and holds on this node or below; ``holds``: the holds among them. ``pending``: the step that will write its KV,
+    0 once committed.
     ``last_access``: logical time of the last lease or release; ``hits``: leases that ended here or below.
     """
 
@@ -28,6 +29,7 @@ class Node:
         "data",
         "heap_key",
         "hits",
+        "holds",
         "last_access",
         "lock",
         "parent",
@@ -44,6 +46,7 @@ class Node:
         self.start = start
         self.children: SortedDict[ChildKey, Node] | None = None
         self.lock = 0
+        self.holds = 0
         self.pending = 0
         self.last_access = 0
         self.hits = 0
@@ -59,6 +62,11 @@ class Node:
     def end(self) -> int:
         """Tokens from the root to the end of the edge."""
         return self.start + key_length(self.data)
+
+    @property
+    def only_held(self) -> bool:
+        """Whether nothing but holds keeps it from eviction."""
+        return 0 < self.holds == self.lock
 
     @property
     def evictable(self) -> bool:

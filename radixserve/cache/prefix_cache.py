@@ -20,11 +20,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from radixserve.cache.access_times import AccessTimes
 from radixserve.cache.block_pool import BlockPool
 from radixserve.cache.eviction import eviction_policy
-from radixserve.cache.explain import explain_miss
+from radixserve.cache.explain import explain_miss, held_tokens
 from radixserve.cache.ghosts import Ghost, GhostLog
+from radixserve.cache.holds import HoldBook
 from radixserve.cache.lease import CopySource, Lease
 from radixserve.cache.namespace import Namespace
 from radixserve.cache.node import Eviction, Match, Node
@@ -70,6 +73,7 @@ class PrefixCache:
         self.stats = CacheStats()
         self.access_times = AccessTimes()
         self.leases: set[Lease] = set()
+        self.holds = self._new_holds()
         self._copies: dict[int, list[Node]] = {}
         self._detached: list[Node] = []
         self._in_flight: list[int] = []
@@ -81,6 +85,33 @@ class PrefixCache:
     def available_blocks(self) -> int:
         """Blocks that are free or can be made so by eviction."""
         return self.pool.num_free + self.tree.evictable_blocks
+
+    @property
+    def yieldable_blocks(self) -> int:
+        """Blocks that are not available only because of holds."""
+        return self.tree.only_held_blocks
+
+    def secure(self, count: int) -> int:
+        """`available_blocks`, after holds gave way as far as it takes to have ``count``."""
+        while self.available_blocks < count and self.holds.give_way():
+            pass
+        return self.available_blocks
+
+    def secure_beside(self, match: Match, count: int) -> bool:
+        """Whether ``count`` blocks are available beside what a lease on ``match`` locks, after holds gave way as far as that takes.
+
+        Holds on the match itself stay, since their end would bring nothing; and all do where it would not be enough.
+        """
+        path = match.node.path()
+        if match.tail_node is not None and match.tail_node is not match.node:
+            path.append(match.tail_node)
+        own = sum(len(node.blocks) for node in path if node.only_held)
+        if self.available_blocks - self.locked_by(match) + self.yieldable_blocks - own < count:
+            return False
+        while self.available_blocks - self.locked_by(match) < count:
+            if not self.holds.give_way(path):
+                return False
+        return True
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold ``num_tokens``."""
@@ -174,8 +205,12 @@ class PrefixCache:
             self._unlock_source(node)
 
     def _unlock_source(self, node: Node) -> None:
-        """Let go of a copy source. A tail that was replaced meanwhile gives up its block with its last lock."""
+        """Let go of a copy source."""
         self.tree.unlock(node)
+        self._let_go(node)
+
+    def _let_go(self, node: Node) -> None:
+        """A lock was taken back. A tail that was replaced meanwhile gives up its block with its last lock."""
         if not node.alive and node.lock == 0 and node in self._detached:
             self._detached.remove(node)
             self._drop(node.blocks)
@@ -278,6 +313,7 @@ class PrefixCache:
         lease.node = node
         if replaced is not None:
             self._discard_tail(replaced)
+            self.holds.follow()
 
     def release(self, lease: Lease, key: Key, num_computed: int, *, keep_tail: bool = True) -> None:
         """End a lease whose first ``num_computed`` tokens are in place.
@@ -299,13 +335,20 @@ class PrefixCache:
             self._forget_path(lease.node)
 
     def disown(self, lease: Lease) -> None:
-        """End a lease whose KV cannot be trusted: what nobody else holds or extends leaves the tree with it."""
-        self.discard(lease)
-        self._forget_path(lease.node)
+        """End a lease whose KV cannot be trusted: what no other lease needs and nothing extends leaves the tree with it.
 
-    def _forget_path(self, node: Node) -> None:
+        Holds on that end: they vouch for nothing.
+        """
+        self.discard(lease)
+        self._forget_path(lease.node, distrust=True)
+
+    def _forget_path(self, node: Node, *, distrust: bool = False) -> None:
         step: Node | None = node
-        while step is not None and step.evictable and not step.pending:
+        while step is not None and not step.pending:
+            if distrust and step.only_held and not step.children:
+                self.holds.distrust(step)
+            if not step.evictable:
+                return
             parent = step.parent
             self._drop(self.tree.remove(step).blocks)
             step = parent
@@ -325,6 +368,7 @@ class PrefixCache:
         del lease.table[start // self.block_size]
         if replaced is not None:
             self._discard_tail(replaced)
+            self.holds.follow()
 
     # ---------------------------------------------------------------- steps
 
@@ -346,11 +390,17 @@ class PrefixCache:
         for eviction in self.tree.roll_back(step):
             self._remember(eviction, failed=True, wanted=0, locked=locked)
             self.pool.free(eviction.blocks)
+        for tail in [node for node in self._detached if node.holds]:
+            # What was to replace it never came.
+            if self.tree.reattach(tail):
+                self._detached.remove(tail)
         self._finish(step)
 
     def _finish(self, step: int) -> None:
         for node in self._copies.pop(step, ()):
             self._unlock_source(node)
+        if any(node.holds for node in self._detached):
+            self.holds.follow()
         self.pool.collect(step)
 
     def _drop(self, blocks: Sequence[int]) -> None:
@@ -375,7 +425,11 @@ class PrefixCache:
         return evicted
 
     def flush(self, salt: bytes | None = None) -> int:
-        """Drop everything that no lease holds and forget all ghosts, or those of ``salt`` alone; returns the number of blocks."""
+        """Drop everything that no lease holds and forget all ghosts, or those of ``salt`` alone; returns the number of blocks.
+
+        Holds on it end.
+        """
+        self.holds.release_namespace(salt)
         if salt is None:
             blocks = self.evict(self.tree.evictable_blocks)
             self.ghosts.clear()
@@ -386,6 +440,18 @@ class PrefixCache:
             blocks += len(eviction.blocks)
         self.ghosts.clear(salt)
         return blocks
+
+    def hold(self, hold_id: str, namespace: Namespace, key: Key, expires: float) -> int:
+        """Hold what is in place of the tokens ``key`` until ``expires``, as far as the quota goes; returns the tokens held.
+
+        Nothing is where nothing is shared.
+        """
+        if self.config.prefix_cache != "on":
+            return 0
+        return self.holds.take(hold_id, namespace, bytes(key), expires)
+
+    def _new_holds(self) -> HoldBook:
+        return HoldBook(self.tree, int(self.config.hold_share * self.pool.total), self._let_go)
 
     def mark_time(self, now: float) -> None:
         """It is ``now`` (seconds of a clock that never goes back); called once a step."""
@@ -415,11 +481,13 @@ class PrefixCache:
         allowed = max(0, total - 1 if limit is None else min(limit, total - 1))
         if self.config.prefix_cache != "on":
             return Explanation("disabled", 0, 0, total, f"prefix_cache is {self.config.prefix_cache}")
-        return explain_miss(self.tree, self.ghosts, namespace, key, allowed, see_all=see_all)
+        explanation = explain_miss(self.tree, self.ghosts, namespace, key, allowed, see_all=see_all)
+        held = held_tokens(self.tree.match(self.tree.root(namespace.tree), namespace.salt, key, allowed))
+        return msgspec.structs.replace(explanation, held_tokens=held)
 
     def check(self) -> None:
         """Recount everything from scratch; raises `CacheInconsistent` listing every difference from the books."""
-        facts = recount(self.tree, self.pool, self.leases, self._copies, self._detached)
+        facts = recount(self.tree, self.pool, self.leases, self._copies, self._detached, self.holds.nodes())
         if facts:
             raise CacheInconsistent(facts)
 
@@ -438,6 +506,8 @@ class PrefixCache:
             self.pool = BlockPool(self.pool.total)
             self.tree = RadixTree(self.block_size, eviction_policy(self.config.eviction))
             self.tree.observer = observer
+            counted, self.holds = self.holds.stats, self._new_holds()
+            self.holds.stats = counted
             self.access_times = AccessTimes()
             self._copies.clear()
             self._detached.clear()

@@ -28,11 +28,17 @@ from radixserve.cache.token_key import Key, common_tokens, key_length, key_slice
 
 
 class RadixTree:
-    """Radix trees for any number of (model, adapter) pairs over blocks of ``block_size`` tokens."""
+    """Radix trees for any number of (model, adapter) pairs over blocks of ``block_size`` tokens.
+
+    ``evictable_blocks``: of unlocked nodes. ``held_blocks``: of nodes with holds, by salt; ``only_held_blocks``: of those that nothing but
+    holds locks. A tail that was replaced counts as long as it is held.
+    """
 
     def __init__(self, block_size: int, policy: EvictionPolicy) -> None:
         self.block_size = block_size
         self.evictable_blocks = 0
+        self.only_held_blocks = 0
+        self.held_blocks: dict[bytes, int] = {}
         self.num_blocks = 0
         self.num_nodes = 0
         self.observer: TreeObserver | None = None
@@ -192,7 +198,7 @@ class RadixTree:
         )
         assert node.parent is not None and node.parent.children is not None, "the root is never split"
         upper = Node(node.parent, node.salt, key_slice(node.data, 0, offset), node.blocks[:count], node.start)
-        upper.lock, upper.pending = node.lock, node.pending
+        upper.lock, upper.holds, upper.pending = node.lock, node.holds, node.pending
         upper.last_access, upper.hits = node.last_access, node.hits
         if upper.pending:
             self._pending[upper.pending].append(upper)
@@ -320,7 +326,9 @@ class RadixTree:
         now = self._tick()
         step: Node | None = node
         while step is not None and step.parent is not None:
-            if step.lock == 0 and step.alive:
+            if step.only_held:
+                self.only_held_blocks -= len(step.blocks)
+            elif step.lock == 0 and step.alive:
                 self.evictable_blocks -= len(step.blocks)
             step.lock += 1
             step.last_access = now
@@ -338,7 +346,34 @@ class RadixTree:
                 self.evictable_blocks += len(step.blocks)
                 if not step.children:
                     self._heap.push(step)
+            elif step.only_held:
+                self.only_held_blocks += len(step.blocks)
             step = step.parent
+
+    def hold(self, node: Node) -> None:
+        """`lock`, counted as a hold."""
+        for step in node.path():
+            if step.holds == 0:
+                self.held_blocks[step.salt] = self.held_blocks.get(step.salt, 0) + len(step.blocks)
+        self.lock(node)
+        for step in node.path():
+            step.holds += 1
+            if step.only_held:
+                self.only_held_blocks += len(step.blocks)
+
+    def unhold(self, node: Node) -> None:
+        """Take one hold back, and its lock."""
+        for step in node.path():
+            assert step.holds > 0, "unhold without hold"
+            if step.only_held:
+                # Counted in again by the unlock where another hold stays.
+                self.only_held_blocks -= len(step.blocks)
+            step.holds -= 1
+            if step.holds == 0:
+                self.held_blocks[step.salt] -= len(step.blocks)
+                if not self.held_blocks[step.salt]:
+                    del self.held_blocks[step.salt]
+        self.unlock(node)
 
     def count_hit(self, node: Node) -> None:
         """Remember a lease that ended at ``node``."""
@@ -415,6 +450,34 @@ class RadixTree:
         self.num_blocks -= len(node.blocks)
         if node.lock == 0:
             self.evictable_blocks -= len(node.blocks)
+
+    def reattach(self, node: Node) -> bool:
+        """Put back a tail that was replaced and is still locked; False if a sibling has its tokens, or their beginning."""
+        parent = node.parent
+        assert parent is not None and node.lock and not node.alive, "its parent is locked with it, so it is there"
+        if parent.children is None:
+            parent.children = SortedDict()
+        at = parent.children.bisect_left((node.salt, node.data))
+        for sibling in parent.children.values()[max(0, at - 1) : at + 1]:
+            if sibling.salt == node.salt and (sibling.data.startswith(node.data) or node.data.startswith(sibling.data)):
+                return False
+        parent.children[self._child_key(node)] = node
+        node.alive = True
+        self.num_nodes += 1
+        self.num_blocks += len(node.blocks)
+        if self.observer:
+            self.observer.child_added(parent, node)
+        return True
+
+    def replacements(self, tail: Node) -> Iterator[Node]:
+        """Where a tail was that was replaced: the nodes that begin with its tokens."""
+        assert tail.parent is not None and not tail.alive, "asked of tails that were replaced"
+        children = tail.parent.children or SortedDict()
+        for key in children.irange((tail.salt, tail.data)):
+            child: Node = children[key]
+            if child.salt != tail.salt or not child.data.startswith(tail.data):
+                break
+            yield child
 
     # ---------------------------------------------------------------- inside
 

@@ -21,16 +21,18 @@ def recount(
     leases: Iterable[Lease],
     copies: dict[int, list[Node]],
     detached: list[Node],
+    held: list[Node],
 ) -> list[str]:
     """Every difference between the books and a recount, in words; empty if there is none.
 
-    ``copies``: copy sources locked until a step is collected. ``detached``: replaced tails that are still locked.
+    ``copies``: copy sources locked until a step is collected. ``detached``: replaced tails that are still locked. ``held``: where
+    holds end.
     """
     leases = list(leases)
     facts = _check_shape(tree)
-    facts += _check_locks(tree, leases, copies, detached)
+    facts += _check_locks(tree, leases, copies, detached, held)
     facts += _check_blocks(tree, pool, leases, detached)
-    facts += _check_sums(tree)
+    facts += _check_sums(tree, detached)
     return facts
 
 
@@ -64,20 +66,31 @@ def _check_shape(tree: RadixTree) -> list[str]:
 
 
 def _check_locks(
-    tree: RadixTree, leases: list[Lease], copies: dict[int, list[Node]], detached: list[Node]
+    tree: RadixTree, leases: list[Lease], copies: dict[int, list[Node]], detached: list[Node], held: list[Node]
 ) -> list[str]:
     counted: Counter[int] = Counter()
+    holds: Counter[int] = Counter()
+    for node in held:
+        holds.update(id(step) for step in node.path())
     holders = [lease.node for lease in leases]
     holders += [lease.copy.node for lease in leases if lease.copy is not None]
     holders += [node for nodes in copies.values() for node in nodes]
+    holders += held
     for holder in holders:
         for node in holder.path():
             counted[id(node)] += 1
-    return [
+    nodes = [*tree.nodes(), *detached]
+    facts = [
         f"{_name(node)} has lock {node.lock}, {counted[id(node)]} holders are counted"
-        for node in [*tree.nodes(), *detached]
+        for node in nodes
         if node.lock != counted[id(node)]
     ]
+    facts += [
+        f"{_name(node)} has {node.holds} holds, {holds[id(node)]} are counted"
+        for node in nodes
+        if node.holds != holds[id(node)]
+    ]
+    return facts
 
 
 def _check_blocks(tree: RadixTree, pool: BlockPool, leases: list[Lease], detached: list[Node]) -> list[str]:
@@ -129,12 +142,20 @@ def _check_blocks(tree: RadixTree, pool: BlockPool, leases: list[Lease], detache
     return facts
 
 
-def _check_sums(tree: RadixTree) -> list[str]:
+def _check_sums(tree: RadixTree, detached: list[Node]) -> list[str]:
     facts = []
     nodes = list(tree.nodes())
+    held: Counter[bytes] = Counter()
+    for node in [*nodes, *detached]:
+        if node.holds:
+            held[node.salt] += len(node.blocks)
+    if held != tree.held_blocks:
+        facts.append(f"held_blocks is {tree.held_blocks}, {dict(held)} by count")
+    only_held = sum(len(node.blocks) for node in [*nodes, *detached] if node.only_held)
     sums = {
         "num_nodes": (tree.num_nodes, len(nodes)),
         "num_blocks": (tree.num_blocks, sum(len(node.blocks) for node in nodes)),
+        "only_held_blocks": (tree.only_held_blocks, only_held),
         "evictable_blocks": (tree.evictable_blocks, sum(len(node.blocks) for node in nodes if node.lock == 0)),
     }
     facts += [

@@ -46,6 +46,28 @@ def read_continuations(continuations: object, tokenize: Tokenize) -> list[list[i
     return tails
 
 
+def read_parts(parts: object) -> list[tuple[str, bool]]:
+    """The (text, data) parts of one text. Raises `InvalidRequest`."""
+    wanted = "must be a list of (text, whether it is data)"
+    if not isinstance(parts, (list, tuple)):
+        raise InvalidRequest("parts", wanted, "invalid_type")
+    read: list[tuple[str, bool]] = []
+    for part in parts:
+        match part:
+            case (str() as text, bool() as data):
+                read.append((text, data))
+            case _:
+                raise InvalidRequest("parts", wanted, "invalid_type")
+    return read
+
+
+def read_ids(ids: object) -> list[str]:
+    """Names, as texts. Raises `InvalidRequest`."""
+    if not isinstance(ids, (list, tuple)) or not all(isinstance(item, str) for item in ids):
+        raise InvalidRequest("holds", "must be a list of ids", "invalid_type")
+    return list(ids)
+
+
 def read_sampling(
     sampling: SamplingParams | Sequence[SamplingParams] | None, count: int, defaults: SamplingParams
 ) -> list[SamplingParams]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from radixserve.config import EngineConfig
 from radixserve.engine.client import EngineInfo
 from radixserve.engine.core import EngineCore
+from radixserve.engine.token_index import TokenIndex
 from radixserve.grammar.compiler import ConstraintCompiler
 
 if TYPE_CHECKING:
@@ -32,16 +33,25 @@ def assemble(model: LoadedModel, config: EngineConfig, stage: Callable[[str], No
 
     ``stage`` is told what is being done. Raises `ConfigError` for what cannot be on this machine.
     """
+    from radixserve.model.device_weights import DeviceWeights
     from radixserve.model.gguf_weights import placement
+    from radixserve.runtime.device import memory_for_kv, require_device
     from radixserve.runtime.machine import pool_blocks, return_freed_memory
-    from radixserve.runtime.runner_choice import create_runner
+    from radixserve.runtime.runner_choice import KV_DTYPES, create_runner
 
+    device = require_device(config.model.device)
+    dtype, _ = placement(model.weights)
+    device_memory = None
+    if device.type != "cpu":
+        model = dataclasses.replace(model, weights=DeviceWeights(model.weights, dtype, device))
+        device_memory = memory_for_kv(model.config, dtype, config.scheduler.max_batch_tokens, device)
     num_blocks = pool_blocks(
         model.config,
         block_size=config.cache.block_size,
-        element_size=placement(model.weights)[0].itemsize,
+        kv_dtype=KV_DTYPES[config.cache.kv_dtype] or dtype,
         num_blocks=config.cache.num_blocks,
         kv_memory_mb=config.cache.kv_memory_mb,
+        device_memory=device_memory,
     )
     config = config.resolve(context_length=model.config.context_length, num_blocks=num_blocks)
     stage("packing weights")
@@ -59,6 +69,7 @@ def assemble(model: LoadedModel, config: EngineConfig, stage: Callable[[str], No
         eos_ids=model.generation.eos_ids,
         fingerprint=model.fingerprint,
         compiler=ConstraintCompiler(model.tokenizer, model.generation.eos_ids),
+        token_index=TokenIndex(model.tokenizer),
     )
     info = EngineInfo(
         model=model.name,

@@ -57,7 +57,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``salt`` is the namespace's, as the cache takes it. ``explain``: the output says why the prompt hit no more.
     ``pooling``: instead of text, the output carries the pooled final hidden states of the prompt (``sampling.max_tokens``
-    is 0 then).
+    is 0 then). ``heal``: the prompt's last tokens may be replaced by others that begin with their text.
+    ``hold_s``: once the prompt is computed it is held in the cache under the job's rid for at most so many seconds
+    (``sampling.max_tokens`` is 0 then); the output says what is.
     """
 
     rid: str
@@ -67,13 +69,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     salt: bytes = b""
     explain: bool = False
     pooling: Pooling | None = None
+    heal: bool = False
+    hold_s: float | None = None
 
 
 class CacheNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node of the radix tree as inspection shows it.
 
-    ``token_ids``: of its edge, cut to what was asked for; ``num_tokens``: of the whole edge. ``locks``: leases on it or
-    below. ``idle_s``: seconds since it was last used. ``salt``: the namespace it is filed under, shown to the operator only.
+    ``token_ids``: of its edge, cut to what was asked for; ``num_tokens``: of the whole edge. ``locks``: leases and holds on it or
+    below; ``holds``: the holds among them.
+    ``idle_s``: seconds since it was last used. ``salt``: the namespace it is filed under, shown to the operator only.
     """
 
     token_ids: list[int]
@@ -86,6 +91,7 @@ class CacheNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tail: bool = False
     salt: bytes | None = None
     children: list[CacheNode] = []
+    holds: int = 0
 
 
 class CacheView(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +145,9 @@ class EngineClient(Protocol):
 
     async def flush(self, salt: bytes | None = None) -> int:
         """Drop the KV of one namespace (None: of all) that no request uses; returns the number of blocks."""
+
+    async def release(self, ids: Sequence[str]) -> int:
+        """End holds, by the rids of the jobs that took them; unknown ones are left alone. Returns how many there were."""
 
     async def stats(self) -> dict[str, Any]:
         """Gauges and counters of cache, scheduler and steps."""

@@ -6,8 +6,9 @@ mask can be found while the forward pass runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -24,6 +25,21 @@ _COMPLETE = Ending(FinishReason.STOP)
 _CLOSED = Ending(FinishReason.STOP, "finish_json")
 # Tokens that a known way is shortened by at its beginning before another one is looked for.
 _TRIED = 8
+
+
+@runtime_checkable
+class RestrictedOutput(Protocol):
+    """A continuation that leaves the sampler a choice."""
+
+    @property
+    def restricts(self) -> bool:
+        """Whether the next token is not free."""
+
+    def fill_mask(self, mask: MaskArray) -> None:
+        """Write into ``mask`` what `choice` needs. Raises `MatcherFailed`. On any thread, while nothing else is asked of it."""
+
+    def choice(self, mask: MaskArray, vocab_size: int) -> TokenChoice:
+        """The choice of a row, given its mask; as `fill_mask`."""
 
 
 class ConstrainedOutput:
@@ -73,6 +89,17 @@ class ConstrainedOutput:
         """What the output begins with. Raises `MatcherFailed`."""
         return self._follow(None)
 
+    def repeats(self, token: int) -> bool:
+        """Nothing repeats a part of the prompt."""
+        return False
+
+    def after_text(self, token: int, spelled: Sequence[int]) -> Follow:
+        """What follows ``token``, which was just drawn and of which the constraint sees the end only, ``spelled`` as tokens."""
+        self._left -= 1
+        for part in spelled:
+            self._matcher.consume(part)
+        return self._follow(token)
+
     def after(self, token: int) -> Follow:
         """What follows ``token``, which was just drawn. Raises `MatcherFailed`."""
         self._left -= 1
@@ -99,6 +126,32 @@ class ConstrainedOutput:
 
     # ---------------------------------------------------------------- what may be drawn
 
+    @property
+    def restricts(self) -> bool:
+        """Always: a constraint has a say in every token."""
+        return True
+
+    @property
+    def promises_end(self) -> bool:
+        """Whether a way to a valid end is kept in hand."""
+        return self._ways is not None
+
+    def takes(self, spelled: Sequence[int]) -> bool:
+        """Whether all of ``spelled`` may come next. Raises `MatcherFailed`."""
+        return self._matcher.count_allowed(spelled) == len(spelled)
+
+    def keeps_way(self, token: int, spelled: Sequence[int]) -> bool:
+        """Whether the output can still be ended in time after ``token``, of which the constraint sees ``spelled``.
+
+        The way is taken in hand then, for `after_text`.
+        """
+        assert self._ways is not None, "asked of requests with finish_json only"
+        way = self._way_after(spelled, self._ways[None])
+        if way is None:
+            return False
+        self._ways[token] = way
+        return True
+
     def fill_mask(self, mask: MaskArray) -> None:
         """Which tokens may come next. Raises `MatcherFailed`. On any thread, while nothing else is asked of it."""
         self._matcher.fill_mask(mask)
@@ -118,13 +171,17 @@ class ConstrainedOutput:
             return TokenChoice(allowed, error="the constraint leaves no token to draw")
         return TokenChoice(allowed, settle=self._settle if self._ways is not None else None)
 
+    def way_out(self, limit: int) -> list[int] | None:
+        """At most ``limit`` tokens that bring the output to a valid end, None if none were found. Raises `MatcherFailed`."""
+        return self._compiled.closing.way(self._matcher, limit)
+
     def _settle(self, token: int) -> int:
         """``token`` if the output can still be ended within ``max_tokens`` after it, else the first step to the end that is known."""
         assert self._ways is not None, "asked of requests with finish_json only"
         if token in self._end_tokens or token in self._stop_tokens:
             return token
         known = self._ways[None]
-        way = self._way_after(token, known)
+        way = self._way_after((token,), known)
         if way is not None:
             self._ways[token] = way
             return token
@@ -134,13 +191,15 @@ class ConstrainedOutput:
         self._ways[known[0]] = known[1:]
         return known[0]
 
-    def _way_after(self, token: int, known: list[int]) -> list[int] | None:
-        """A way to a valid end after ``token``, within what is left of max_tokens; ``known``: one from before it.
+    def _way_after(self, spelled: Sequence[int], known: list[int]) -> list[int] | None:
+        """A way to a valid end after the token that ``spelled`` stands for, within what is left of max_tokens; ``known``: one
+        from before it.
 
         It begins with the very tokens that `_follow` will find forced: another way may spell the same bytes differently.
         """
         ahead = self._matcher.copy()
-        ahead.consume(token)
+        for part in spelled:
+            ahead.consume(part)
         forced = _take_forced(ahead)
         room = self._left - 1 - len(forced)
         if room < 0:
@@ -192,7 +251,7 @@ def constrained_output(
 class StepChoices:
     """The choices of one step's constrained rows, found on another thread; a `radixserve.runtime.token_choice.Choices`."""
 
-    def __init__(self, outputs: Mapping[str, ConstrainedOutput], vocab_size: int, threads: DeepStackThreads) -> None:
+    def __init__(self, outputs: Mapping[str, RestrictedOutput], vocab_size: int, threads: DeepStackThreads) -> None:
         self._outputs = outputs
         self._vocab_size = vocab_size
         self._found: Future[dict[str, TokenChoice]] = threads.submit(self._find)
@@ -203,10 +262,9 @@ class StepChoices:
         for rid, output in self._outputs.items():
             try:
                 output.fill_mask(mask)
+                found[rid] = output.choice(mask, self._vocab_size)
             except MatcherFailed as error:
                 found[rid] = TokenChoice(np.empty(0, np.intp), error=str(error))
-            else:
-                found[rid] = output.choice(mask, self._vocab_size)
         return found
 
     def wait(self) -> dict[str, TokenChoice]:
@@ -226,11 +284,10 @@ class ChoiceFinder:
         self._threads = DeepStackThreads(1, "radixserve-masks")
 
     def start(self, plan: StepPlan, requests: Mapping[str, Request]) -> StepChoices | None:
-        """The choices of the rows of ``plan`` that draw under a constraint; None if there are none."""
-        outputs: dict[str, ConstrainedOutput] = {}
+        """The choices of the rows of ``plan`` that draw and are not free to; None if there are none."""
+        outputs: dict[str, RestrictedOutput] = {}
         for row in plan.rows:
-            if row.num_samples and row.sampling.constraint is not None:
-                output = requests[row.rid].continuation
-                assert isinstance(output, ConstrainedOutput), "a constrained request has its output followed"
+            output = requests[row.rid].continuation if row.num_samples else None
+            if output is not None and isinstance(output, RestrictedOutput) and output.restricts:
                 outputs[row.rid] = output
         return StepChoices(outputs, self._vocab_size, self._threads) if outputs else None

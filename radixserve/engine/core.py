@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -17,13 +17,16 @@ from radixserve.cache.prefix_cache import PrefixCache
 from radixserve.cache.token_key import encode_tokens
 from radixserve.config import EngineConfig
 from radixserve.engine.client import CacheView
-from radixserve.engine.constrained import ChoiceFinder, ConstrainedOutput, constrained_output
+from radixserve.engine.constrained import ChoiceFinder
+from radixserve.engine.continuations import Continuations
 from radixserve.engine.detokenizer import IncrementalDetokenizer, TokenBytes
 from radixserve.engine.generation import Generation
-from radixserve.engine.inspection import view_cache
+from radixserve.engine.inspection import engine_stats, view_cache
 from radixserve.engine.intake import Limits, check_pooling, check_priority
+from radixserve.engine.prompt_holds import PromptHolds
 from radixserve.engine.step_stats import StepStats
-from radixserve.errors import InvalidRequest, UnsupportedFeature
+from radixserve.engine.token_index import TokenIndex
+from radixserve.errors import InvalidRequest
 from radixserve.grammar.compiler import Compiled, ConstraintCompiler
 from radixserve.grammar.stop_patterns import StopPatterns
 from radixserve.messages import Explanation, FinishReason, GenerationChunk, Pooling, SamplingParams
@@ -48,7 +51,8 @@ class EngineCore:
     """Scheduler, cache and runner as one machine.
 
     ``config`` is resolved. ``fingerprint`` names the model in cache keys. ``compiler``: of the constraints; anybody may use
-    it, on any thread. Otherwise not thread-safe: one thread owns it.
+    it, on any thread. ``token_index``: what healing needs. ``clock``: by which holds end; it never goes back. Otherwise not
+    thread-safe: one thread owns it.
     """
 
     def __init__(
@@ -61,6 +65,8 @@ class EngineCore:
         eos_ids: Sequence[int],
         fingerprint: str,
         compiler: ConstraintCompiler | None = None,
+        token_index: TokenIndex | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert config.model.context_length is not None and config.cache.num_blocks is not None, "config is resolved"
         self.config = config
@@ -80,6 +86,8 @@ class EngineCore:
         self._fingerprint = fingerprint
         self._eos_ids = tuple(eos_ids)
         self.compiler = compiler
+        self._continuations = Continuations(tokenizer, eos_ids, compiler=compiler, token_index=token_index)
+        self._holds = PromptHolds(self.cache, clock)
         self._finder = ChoiceFinder(vocab_size)
         self._seeds = random.Random(config.seed)
         self._generations: dict[str, Generation] = {}
@@ -108,11 +116,15 @@ class EngineCore:
         explain: bool = False,
         pooling: Pooling | None = None,
         compiled: Compiled | None = None,
+        heal: bool = False,
+        hold_s: float | None = None,
     ) -> None:
         """Queue a generation; raises `InvalidRequest` naming what is wrong, and then nothing was queued.
 
         ``pooling``: the output carries the prompt's pooled hidden states, and nothing is drawn. ``compiled``: the constraint,
         from ``compiler.prepare(sampling)`` on another thread; without it the constraint is compiled here, and everybody waits.
+        ``heal``: the prompt's last tokens may be replaced (`radixserve.engine.healing`). ``hold_s``: once the prompt is computed it is held
+        under ``rid`` for at most so many seconds.
         """
         if rid in self._generations:
             raise InvalidRequest("rid", f"{rid!r} is in use")
@@ -120,52 +132,65 @@ class EngineCore:
         sampling = self.limits.check_sampling(sampling)
         if pooling is not None:
             check_pooling(pooling, sampling)
+        if hold_s is not None:
+            hold_s = self._holds.check(rid, hold_s, sampling)
         max_tokens = self.limits.max_tokens(len(prompt), sampling)
+        healed = self._continuations.heal(heal, prompt.tolist(), max_tokens)
+        num_healed = 0 if healed is None else len(healed.tokens)
+        given = prompt[: len(prompt) - num_healed]
         request = Request(
             rid,
-            encode_tokens(prompt),
+            encode_tokens(given),
             sampling,
             Namespace(self._fingerprint, "", salt),
-            max_tokens=max_tokens,
+            # As many tokens as were taken off may come again before the output begins.
+            max_tokens=max_tokens + num_healed,
             seed=self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed % 2**64,
             priority=check_priority(priority),
             pooling=pooling,
-            continuation=self._continuation(sampling, max_tokens, compiled),
+            continuation=self._continuations.begin(sampling, max_tokens, compiled, healed),
         )
         patterns = StopPatterns(sampling.stop_regex) if sampling.stop_regex else None
         explanation = None
         if explain:
-            explanation = self.explain(prompt, salt=salt, limit=request.match_limit)
-        self._generations[rid] = Generation(
-            request, prompt.tolist(), self._tokenizer, explanation, self._eos_ids, patterns
+            explanation = self.explain(given, salt=salt, limit=request.match_limit)
+        generation = Generation(
+            request, prompt.tolist(), self._tokenizer, explanation, self._eos_ids, patterns, healed, hold_s
         )
+        self._generations[rid] = generation
         self.scheduler.add(request)
-
-    def _continuation(
-        self, sampling: SamplingParams, max_tokens: int, compiled: Compiled | None
-    ) -> ConstrainedOutput | None:
-        if sampling.constraint is None:
-            return None
-        if self.compiler is None:
-            raise UnsupportedFeature("constraint", "this engine has no compiler of constraints")
-        return constrained_output(
-            compiled or self.compiler.compile(sampling.constraint),
-            sampling,
-            end_tokens=frozenset(self._eos_ids),
-            special_ids=self._tokenizer.special_ids,
-            max_tokens=max_tokens,
-        )
+        if self._holds.take_at_once(generation):
+            self.scheduler.finish(request, FinishReason.LENGTH)
 
     def abort(self, *rids: str) -> None:
-        """End generations; unknown and finished ones are left alone. Their last chunks come from the next `step`."""
+        """End generations; unknown and finished ones are left alone. Their last chunks come from the next `step`.
+
+        What was held under these names is released: whoever asked for it may be gone before having heard of it.
+        """
         for rid in rids:
             self.scheduler.abort(rid)
+        self._holds.release(rids)
+
+    # ---------------------------------------------------------------- holds
+
+    def release(self, ids: Sequence[str]) -> int:
+        """End holds, by the rids of the requests that took them; unknown ones are left alone. Returns how many there were."""
+        return self._holds.release(ids)
+
+    def expire_holds(self) -> None:
+        """End the holds whose time is over. `step` does it, too; without steps somebody else has to."""
+        self._holds.expire()
+
+    def seconds_to_expiry(self) -> float | None:
+        """For so long no hold ends by itself; None without any."""
+        return self._holds.seconds_to_expiry()
 
     # ---------------------------------------------------------------- steps
 
     def step(self) -> list[GenerationChunk]:
         """Run one step and return what it brought, in order; empty if it brought nothing yet."""
         began = time.monotonic()
+        self.expire_holds()
         plan = self.scheduler.schedule()
         if plan is not None:
             self._run(plan)
@@ -203,10 +228,14 @@ class EngineCore:
                 # What happens before its samples part happens to all of them.
                 indices = range(request.sampling.n) if update.shared else (request.sample_index,)
                 if update.token_ids:
-                    chunks += [generation.push(index, update.token_ids, update.logprobs) for index in indices]
+                    chunks += [
+                        generation.push(index, update.token_ids, update.logprobs, forced=update.forced)
+                        for index in indices
+                    ]
                     if request.finish_reason is None:
                         self._stop(request, generation.samples[request.sample_index].detokenizer)
                 else:
+                    self._holds.take_at_end(generation)
                     chunks += [generation.finish(request, index) for index in indices]
                     if generation.finished:
                         del self._generations[generation.rid]
@@ -242,7 +271,7 @@ class EngineCore:
         found = self.cache.explain(namespace, encode_tokens(prompt), limit=limit, see_all=see_all)
         at = prompt[found.position : found.position + _TEXT_TOKENS].tolist()
         text = b"".join(self._tokenizer.token_bytes(token) for token in at).decode("utf-8", "replace")
-        return Explanation(found.reason, found.position, found.cached_tokens, found.prompt_tokens, found.detail, text)
+        return msgspec.structs.replace(found, text=text)
 
     def flush(self, salt: bytes | None = None) -> int:
         """Drop all KV that no request uses, or that of one namespace; returns the number of blocks."""
@@ -254,25 +283,4 @@ class EngineCore:
 
     def stats(self) -> dict[str, Any]:
         """Gauges and counters of cache, scheduler and steps."""
-        cache, scheduler = self.cache, self.scheduler
-        counters = asdict(cache.stats)
-        queried = counters["queried_tokens"]
-        return {
-            "blocks": {
-                "total": cache.pool.total,
-                "free": cache.pool.num_free,
-                "tree": cache.pool.num_tree,
-                "evictable": cache.tree.evictable_blocks,
-                "private": cache.pool.num_private,
-                "retired": cache.pool.num_retired,
-            },
-            "nodes": cache.tree.num_nodes,
-            "ghosts": len(cache.ghosts),
-            "hit_rate": counters["hit_tokens"] / queried if queried else 0.0,
-            "cache": counters,
-            "scheduler": {**asdict(scheduler.stats), "finished": dict(scheduler.stats.finished)},
-            "running": len(scheduler.running),
-            "waiting": len(scheduler.waiting),
-            "expected_output_share": scheduler.estimate,
-            "steps": self._steps.report(),
-        }
+        return engine_stats(self.cache, self.scheduler, self._steps)

@@ -8,6 +8,7 @@ prompt, so a space that it begins with is text, whatever kind of tokenizer made 
 from __future__ import annotations
 
 from codecs import utf_8_decode
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -33,7 +34,9 @@ class IncrementalDetokenizer:
     ``stop``: the text ends before the match that ends first in the stream (of those that end together, the one that
     begins first), or after it with ``include_stop``. Only text that is a proper prefix of a stop string is held back.
     ``min_tokens``: a match that is complete within that many tokens is ignored. ``patterns``, which become this object's own:
-    the text ends after their first match, unless a stop string ends it before or at the same place.
+    the text ends after their first match, unless a stop string ends it before or at the same place. ``prefix``: whole
+    characters that the tokens begin with and that are no part of the text (they stand in the prompt); the tokens that bring
+    nothing else do not count for ``min_tokens``.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class IncrementalDetokenizer:
         min_tokens: int = 0,
         skip_special_tokens: bool = True,
         patterns: StopPatterns | None = None,
+        prefix: bytes = b"",
     ) -> None:
         self._token_bytes = tokenizer.token_bytes
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
@@ -59,6 +63,14 @@ class IncrementalDetokenizer:
         self._failure: str | None = None
         self._num_tokens = 0
         self._finished = False
+        self._prefix = prefix  # what is left of it
+        self._before = prefix.decode()
+        self._repeated = 0  # tokens that brought nothing but the prefix
+        self._length = 0  # characters decoded so far, those that are held or cut off included
+        self._certain = 0  # characters handed out
+        # Where a token ends with a whole character: (tokens, characters of text up to there), as far back as the text can
+        # still be cut. Before all of them is the place where not even the prefix was repeated.
+        self._ends: deque[tuple[int, int]] = deque([(0, -len(self._before))])
 
     @property
     def text(self) -> str:
@@ -83,6 +95,27 @@ class IncrementalDetokenizer:
         return self._num_tokens
 
     @property
+    def kept_tokens(self) -> int:
+        """How many tokens, from the first, end inside the text handed out so far, with a whole character."""
+        return self._last_end()[0]
+
+    @property
+    def rest(self) -> str:
+        """What prefix and text are beyond the kept tokens: a token that a stop cut, an incomplete character.
+
+        The kept tokens' text and this are the prefix and the text.
+        """
+        at = self._last_end()[1] + len(self._before)
+        return (self._before + self.text)[at:]
+
+    def repeats(self, token: int) -> bool:
+        """Whether ``token``, if it comes next, brings nothing but (a part of) the prefix."""
+        return 0 < len(self._token_bytes(token)) <= len(self._prefix)
+
+    def _last_end(self) -> tuple[int, int]:
+        return next(end for end in reversed(self._ends) if end[1] <= self._certain)
+
+    @property
     def _ended(self) -> bool:
         return self._stopped is not None or self._failure is not None
 
@@ -91,17 +124,11 @@ class IncrementalDetokenizer:
         assert not self._finished, "no token comes after the end"
         if self._ended:
             return ""
-        if self._matcher is None and self._patterns is None:
-            self._num_tokens += len(token_ids)
-            skipped = self._skipped
-            return self._emit(self._decode(b"".join([self._token_bytes(i) for i in token_ids if i not in skipped])))
         ready: list[str] = []
         for token in token_ids:
-            self._num_tokens += 1
-            if token not in self._skipped:
-                ready.append(self._match(self._decode(self._token_bytes(token))))
-                if self._ended:
-                    break
+            ready.append(self._take(token))
+            if self._ended:
+                break
         return self._emit("".join(ready))
 
     def finish(self) -> str:
@@ -113,6 +140,23 @@ class IncrementalDetokenizer:
         rest, self._held = rest + self._held, ""
         return self._emit(rest)
 
+    def _take(self, token: int) -> str:
+        """The text that ``token`` makes certain."""
+        self._num_tokens += 1
+        text = ""
+        if token not in self._skipped:
+            data = self._token_bytes(token)
+            if self._prefix:
+                shared = min(len(data), len(self._prefix))
+                assert data[:shared] == self._prefix[:shared], "the tokens begin with the prefix"
+                data, self._prefix = data[shared:], self._prefix[shared:]
+                if not data:
+                    self._repeated += 1
+            text = self._decode(data)
+        if not self._pending and not self._prefix:
+            self._ends.append((self._num_tokens, self._length))
+        return self._match(text) if text else ""
+
     def _decode(self, data: bytes, *, final: bool = False) -> str:
         """Characters that ``data`` completes; bytes of an incomplete one wait, unless this is the end."""
         if self._pending:
@@ -123,11 +167,14 @@ class IncrementalDetokenizer:
             # The codec waits for the third byte of a surrogate, though nothing makes one valid.
             text, pending = text + "\ufffd\ufffd", b""
         self._pending = pending
+        self._length += len(text)
         return text
 
     def _match(self, text: str) -> str:
         """Look for stops in the next piece of text; return what is certain now and hold back the rest."""
-        ignore = self._num_tokens <= self._min_tokens
+        if self._matcher is None and self._patterns is None:
+            return text
+        ignore = self._num_tokens - self._repeated <= self._min_tokens
         match = None if self._matcher is None else self._matcher.feed(text, ignore=ignore)
         end = len(text) if match is None else match.end
         ended = self._follow(text[:end], ignore)
@@ -156,4 +203,7 @@ class IncrementalDetokenizer:
     def _emit(self, text: str) -> str:
         if text:
             self._emitted.append(text)
+            self._certain += len(text)
+        while len(self._ends) > 1 and self._ends[1][1] <= self._certain:
+            self._ends.popleft()
         return text

@@ -154,6 +154,8 @@ def _adder(job: Job, compiled: Compiled | None) -> Callable[[EngineCore], None]:
         explain=job.explain,
         pooling=job.pooling,
         compiled=compiled,
+        heal=job.heal,
+        hold_s=job.hold_s,
     )
 
 
@@ -164,6 +166,8 @@ def answer(core: EngineCore, question: wire.Question) -> Any:
             return core.explain(question.token_ids, salt=question.salt, see_all=question.see_all)
         case wire.Flush():
             return core.flush(question.salt)
+        case wire.Release():
+            return core.release(question.ids)
         case wire.Stats():
             return core.stats()
         case wire.View():

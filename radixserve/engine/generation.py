@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from radixserve.engine.detokenizer import IncrementalDetokenizer, TokenBytes
+from radixserve.engine.healing import Healed
 from radixserve.grammar.stop_patterns import StopPatterns
 from radixserve.messages import (
     Explanation,
     FinishReason,
     GenerationChunk,
     GenerationOutput,
+    HeldPrefix,
     SampleOutput,
     TokenLogprob,
 )
@@ -25,6 +27,7 @@ class Sample:
 
     detokenizer: IncrementalDetokenizer
     token_ids: list[int] = field(default_factory=list)
+    forced: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
@@ -35,7 +38,9 @@ class Sample:
 class Generation:
     """All samples of one request, from its queueing to its last chunk.
 
-    ``eos_ids``: the model's own end tokens. ``patterns``: what `SamplingParams.stop_regex` asks for.
+    ``prompt``: as it was sent; the request's own lacks the tokens that are ``healed``. ``eos_ids``: the model's own end tokens.
+    ``patterns``: what `SamplingParams.stop_regex` asks for. ``hold_s``: for how long the prompt is to be held; ``hold`` says what
+    became of that.
     """
 
     def __init__(
@@ -46,12 +51,17 @@ class Generation:
         explanation: Explanation | None,
         eos_ids: Sequence[int] = (),
         patterns: StopPatterns | None = None,
+        healed: Healed | None = None,
+        hold_s: float | None = None,
     ) -> None:
         sampling = request.sampling
         # Tokens that end a sample and are no part of its text.
-        self._ends: frozenset[int] = frozenset()
-        if not sampling.include_stop:
-            self._ends = frozenset((*sampling.stop_token_ids, *(() if sampling.ignore_eos else eos_ids)))
+        self._ends = frozenset((*sampling.stop_token_ids, *(() if sampling.ignore_eos else eos_ids)))
+        if sampling.include_stop:
+            self._ends &= tokenizer.special_ids if sampling.skip_special_tokens else frozenset()
+        self.healed = healed
+        self.hold_s = hold_s
+        self.hold: HeldPrefix | None = None
         self.request = request
         self.prompt = prompt
         self.explanation = explanation
@@ -65,6 +75,7 @@ class Generation:
                     min_tokens=sampling.min_tokens,
                     skip_special_tokens=sampling.skip_special_tokens,
                     patterns=None if patterns is None else patterns.copy(),
+                    prefix=b"" if healed is None else healed.text,
                 )
             )
             for _ in range(sampling.n)
@@ -80,15 +91,18 @@ class Generation:
         """Whether every sample has ended."""
         return all(sample.finish_reason is not None for sample in self.samples)
 
-    def push(self, index: int, token_ids: tuple[int, ...], logprobs: tuple[TokenLogprob, ...]) -> GenerationChunk:
-        """Tokens were drawn for sample ``index``; what follows a stop string in them is dropped."""
+    def push(
+        self, index: int, token_ids: tuple[int, ...], logprobs: tuple[TokenLogprob, ...], *, forced: bool = False
+    ) -> GenerationChunk:
+        """Tokens were drawn for sample ``index``, or were ``forced``; what follows a stop string in them is dropped."""
         sample = self.samples[index]
-        ends = bool(token_ids) and token_ids[-1] in self._ends
+        ends = bool(token_ids) and token_ids[-1] in self._ends and not sample.detokenizer.repeats(token_ids[-1])
         text = sample.detokenizer.push(token_ids[:-1] if ends else token_ids)
         kept = len(token_ids)
         if sample.detokenizer.stopped is not None:
             kept = sample.detokenizer.num_tokens - len(sample.token_ids)
         sample.token_ids += token_ids[:kept]
+        sample.forced += kept if forced else 0
         sample.logprobs += logprobs[:kept]
         return GenerationChunk(
             rid=self.rid,
@@ -118,6 +132,9 @@ class Generation:
             finish_reason=sample.finish_reason,
             stop_reason=sample.stop_reason,
             output=self.output() if self.finished else None,
+            kept_tokens=sample.detokenizer.kept_tokens,
+            rest=sample.detokenizer.rest,
+            forced_tokens=sample.forced,
             **self._first_facts(),
         )
 
@@ -135,6 +152,9 @@ class Generation:
                 stop_reason=sample.stop_reason,
                 logprobs=list(sample.logprobs) if wants else None,
                 error=sample.error,
+                kept_tokens=sample.detokenizer.kept_tokens,
+                rest=sample.detokenizer.rest,
+                forced_tokens=sample.forced,
             )
             for index, sample in enumerate(self.samples)
         ]
@@ -156,19 +176,32 @@ class Generation:
             error_param=next((sample.error_param for sample in self.samples if sample.error is not None), None),
             explanation=self.explanation,
             embedding=None if request.pool is None else request.pool.vector(),
+            kept_tokens=samples[0].kept_tokens,
+            rest=samples[0].rest,
+            forced_tokens=samples[0].forced_tokens,
+            healed_tokens=self._num_healed,
+            hold=self.hold,
         )
+
+    @property
+    def _num_healed(self) -> int:
+        return 0 if self.healed is None else len(self.healed.tokens)
 
     def _first_facts(self) -> dict[str, Any]:
         """What the first chunk of all says of the prompt, which is computed by then; nothing for the others."""
         if self._began:
             return {}
         self._began = True
-        return {"cached_tokens": self.request.group.cached_tokens, "prompt_logprobs": self._prompt_logprobs()}
+        return {
+            "cached_tokens": self.request.group.cached_tokens,
+            "prompt_logprobs": self._prompt_logprobs(),
+            "healed_tokens": self._num_healed,
+        }
 
     def _prompt_logprobs(self) -> list[TokenLogprob | None] | None:
         """One entry a prompt token.
 
-        None before the first that was asked for and after a generation that ended early.
+        None before the first that was asked for, after a generation that ended early, and for what was healed.
         """
         if self.request.sampling.prompt_logprobs is None:
             return None

@@ -1,15 +1,18 @@
-"""The radix tree as an operator or a tenant may see it."""
+"""What can be seen of a running engine: the radix tree as an operator or a tenant may see it, and numbers."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from radixserve.cache.node import Node
 from radixserve.cache.prefix_cache import PrefixCache
 from radixserve.cache.token_key import decode_tokens, key_slice
 from radixserve.engine.client import CacheNode, CacheView
+from radixserve.engine.step_stats import StepStats
+from radixserve.scheduler.scheduler import Scheduler
 
 # Below this the view goes no deeper: what shows it nests as deeply as it does.
 MAX_DEPTH = 200
@@ -55,6 +58,7 @@ def view_cache(cache: PrefixCache, salt: bytes | None, *, max_nodes: int, max_to
             pending=bool(node.pending),
             tail=node.length % cache.block_size != 0,
             salt=node.salt if salt is None else None,
+            holds=node.holds,
             children=[built.pop(id(child)) for child in entry.children],
         )
     return CacheView(
@@ -64,3 +68,29 @@ def view_cache(cache: PrefixCache, salt: bytes | None, *, max_nodes: int, max_to
         num_blocks=sum(len(entry.node.blocks) for entry in shown),
         left_out=left_out,
     )
+
+
+def engine_stats(cache: PrefixCache, scheduler: Scheduler, steps: StepStats) -> dict[str, Any]:
+    """Gauges and counters of cache, scheduler and steps."""
+    counters = asdict(cache.stats)
+    queried = counters["queried_tokens"]
+    return {
+        "blocks": {
+            "total": cache.pool.total,
+            "free": cache.pool.num_free,
+            "tree": cache.pool.num_tree,
+            "evictable": cache.tree.evictable_blocks,
+            "private": cache.pool.num_private,
+            "retired": cache.pool.num_retired,
+        },
+        "holds": {"count": len(cache.holds), "blocks": cache.holds.num_blocks, **asdict(cache.holds.stats)},
+        "nodes": cache.tree.num_nodes,
+        "ghosts": len(cache.ghosts),
+        "hit_rate": counters["hit_tokens"] / queried if queried else 0.0,
+        "cache": counters,
+        "scheduler": {**asdict(scheduler.stats), "finished": dict(scheduler.stats.finished)},
+        "running": len(scheduler.running),
+        "waiting": len(scheduler.waiting),
+        "expected_output_share": scheduler.estimate,
+        "steps": steps.report(),
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import get_args
 
@@ -107,6 +108,19 @@ def check_pooling(pooling: object, sampling: SamplingParams) -> None:
         raise InvalidRequest("max_tokens", "must be 0 where hidden states are pooled")
     if sampling.n != 1:
         raise InvalidRequest("n", "must be 1 where hidden states are pooled")
+
+
+def check_hold(hold_s: object, sampling: SamplingParams) -> float:
+    """The seconds for which a prompt is to be held. Raises `InvalidRequest`, also where ``sampling`` draws anything beside it."""
+    if isinstance(hold_s, bool) or not isinstance(hold_s, (int, float)):
+        raise InvalidRequest("hold_s", f"must be a number of seconds, not {hold_s!r}", "invalid_type")
+    if not 0 < hold_s < math.inf:
+        raise InvalidRequest("hold_s", f"must be above 0 and finite, not {hold_s}")
+    if sampling.max_tokens != 0:
+        raise InvalidRequest("max_tokens", "must be 0 where a prompt is held")
+    if sampling.n != 1:
+        raise InvalidRequest("n", "must be 1 where a prompt is held")
+    return float(hold_s)
 
 
 def check_salt(cache_salt: object) -> bytes:

@@ -48,10 +48,11 @@ def _close_all() -> None:
 class EngineLoop:
     """Runs ``core`` on a thread of its own from construction until `close`.
 
-    ``on_idle`` is called on that thread once in every pause that lasts.
+    ``on_idle`` is called on that thread once in every pause that lasts. Without a ``thread`` nothing runs by itself: whoever
+    made the loop calls `turn`, always on one thread.
     """
 
-    def __init__(self, core: EngineCore, *, on_idle: Callable[[], None] | None = None) -> None:
+    def __init__(self, core: EngineCore, *, on_idle: Callable[[], None] | None = None, thread: bool = True) -> None:
         self._core = core
         self._on_idle = on_idle
         self._commands: deque[Callable[[], None]] = deque()
@@ -63,8 +64,9 @@ class EngineLoop:
         self._after_step: tuple[AfterStep, ...] = ()
         self._at_end: tuple[AtEnd, ...] = ()
         self._process = os.getpid()
-        self._thread = threading.Thread(target=self._run, name="radixserve-engine", daemon=True)
-        self._thread.start()
+        self._thread = threading.Thread(target=self._run, name="radixserve-engine", daemon=True) if thread else None
+        if self._thread is not None:
+            self._thread.start()
         _OPEN.add(self)
 
     @property
@@ -151,20 +153,42 @@ class EngineLoop:
         with self._wake:
             self._closed = True
             self._wake.notify()
-        if threading.current_thread() is not self._thread:
+        if self._thread is None:
+            if not self._ended:
+                self._finish()
+        elif threading.current_thread() is not self._thread:
             self._thread.join()
+
+    def turn(self) -> bool:
+        """Carry out the commands that wait, or else one step; False where there is neither. For a loop without a thread."""
+        with self._wake:
+            commands, self._commands = self._commands, deque()
+        for command in commands:
+            command()
+        if commands:
+            return True
+        if not (self._core.has_work or self._core.has_news):
+            return False
+        self._step()
+        return True
+
+    def _step(self) -> None:
+        for chunk in self._core.step():
+            self._deliver(chunk)
+        for after_step in self._after_step:
+            after_step()
 
     def _run(self) -> None:
         try:
             while self._serve():
-                for chunk in self._core.step():
-                    self._deliver(chunk)
-                for after_step in self._after_step:
-                    after_step()
+                self._step()
         except Exception as error:
             # A failed forward pass never gets here: this is a bug in the engine itself.
             logger.exception("the engine stopped")
             self._failure = error
+        self._finish()
+
+    def _finish(self) -> None:
         with self._wake:
             self._closed = self._ended = True
             commands, self._commands = self._commands, deque()
@@ -185,13 +209,19 @@ class EngineLoop:
         """Carry out commands; wait for more while there is no work. False when it is time to stop."""
         checked = False
         while True:
-            commands = self._next_commands(None if checked else _IDLE_SECONDS)
+            pause = None if checked else _IDLE_SECONDS
+            expiry = self._core.seconds_to_expiry()
+            expires = expiry is not None and (pause is None or expiry < pause)
+            commands = self._next_commands(expiry if expires else pause)
             if commands is None:
                 return False
             for command in commands:
                 command()
             if self._core.has_work or self._core.has_news:
                 return True
+            self._core.expire_holds()
+            if expires and not commands:
+                continue
             # Once in every pause, and only in one that lasts, there is time for what nobody should wait for.
             checked = not commands
             if checked:

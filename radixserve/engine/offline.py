@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -11,20 +12,37 @@ from radixserve.chat.events import ParsedMessage
 from radixserve.chat.format import ChatFormat
 from radixserve.chat.tools import Toolbox, parse_tools
 from radixserve.config import EngineConfig
-from radixserve.engine.arguments import read_continuations, read_prompt, read_prompts, read_sampling
+from radixserve.engine.arguments import (
+    read_continuations,
+    read_ids,
+    read_parts,
+    read_prompt,
+    read_prompts,
+    read_sampling,
+)
 from radixserve.engine.assembly import assemble
 from radixserve.engine.intake import check_salt
 from radixserve.engine.local_client import LocalClient
 from radixserve.engine.loop import EngineLoop
 from radixserve.engine.streams import ChunkStream, Submission, collect, stream_chunks
 from radixserve.errors import InvalidRequest, RequestFailed
-from radixserve.messages import Explanation, GenerationChunk, GenerationOutput, Pooling, SamplingParams, ScoreOutput
+from radixserve.messages import (
+    Explanation,
+    GenerationChunk,
+    GenerationOutput,
+    HoldOutput,
+    Pooling,
+    SamplingParams,
+    ScoreOutput,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from radixserve.engine.client import EngineInfo
     from radixserve.model.config import ModelConfig
     from radixserve.model.loader import LoadedModel
+    from radixserve.model.text import TextModel
     from radixserve.model.tokenizer import Tokenizer
 
 Prompt = str | list[int]
@@ -40,8 +58,10 @@ class Engine:
 
     def __init__(self, model: str = "smollm2", **options: Any) -> None:
         from radixserve.model.loader import load_model
+        from radixserve.runtime.device import require_device
 
         config = EngineConfig.from_options(model=model, **options)
+        require_device(config.model.device)  # before anybody waits for weights
         self._start(load_model(config.model.model, dtype=_torch_dtype(config.model.dtype)), config)
 
     @classmethod
@@ -58,15 +78,28 @@ class Engine:
         engine._start(model, config)
         return engine
 
+    @classmethod
+    def on_loop(cls, loop: EngineLoop, info: EngineInfo, config: EngineConfig, text: TextModel) -> Engine:
+        """An engine over a core that ``loop`` runs, whatever computes for it; ``text``: how its model reads and writes.
+
+        It has no ``model_config``.
+        """
+        engine = cls.__new__(cls)
+        engine._open(loop, info, config, text)
+        return engine
+
     def _start(self, model: LoadedModel, config: EngineConfig) -> None:
         assembly = assemble(model, config)
-        self.info = assembly.info
-        self.config = assembly.core.config
         self.model_config: ModelConfig = model.config
-        self.tokenizer: Tokenizer = model.tokenizer
-        self.chat_format = ChatFormat(model.chat_template, model.tokenizer)
+        self._open(EngineLoop(assembly.core), assembly.info, assembly.core.config, model)
+
+    def _open(self, loop: EngineLoop, info: EngineInfo, config: EngineConfig, text: TextModel | LoadedModel) -> None:
+        self.info = info
+        self.config = config
+        self.tokenizer: Tokenizer = text.tokenizer
+        self.chat_format = ChatFormat(text.chat_template, text.tokenizer)
         self._rids = itertools.count()
-        self._loop = EngineLoop(assembly.core)
+        self._loop = loop
 
     def __enter__(self) -> Engine:
         return self
@@ -111,6 +144,7 @@ class Engine:
         priority: int = 0,
         cache_salt: str | None = None,
         explain: bool = False,
+        heal: bool = False,
     ) -> Iterator[GenerationChunk]: ...
 
     @overload
@@ -123,6 +157,7 @@ class Engine:
         priority: int = 0,
         cache_salt: str | None = None,
         explain: bool = False,
+        heal: bool = False,
     ) -> GenerationOutput: ...
 
     @overload
@@ -135,6 +170,7 @@ class Engine:
         priority: int = 0,
         cache_salt: str | None = None,
         explain: bool = False,
+        heal: bool = False,
     ) -> list[GenerationOutput]: ...
 
     def generate(
@@ -146,18 +182,20 @@ class Engine:
         priority: int = 0,
         cache_salt: str | None = None,
         explain: bool = False,
+        heal: bool = False,
     ) -> GenerationOutput | list[GenerationOutput] | Iterator[GenerationChunk]:
         """Continue a prompt, or several together in one batch.
 
         ``prompt``: a text, token ids, or a list of either. ``sampling``: for all prompts, or one for each; None
         takes the model's defaults and at most 16 tokens. ``stream``: an iterator of chunks instead; leaving it early
         aborts what still runs. ``cache_salt``: shares prefixes only with requests of the same salt. ``explain``: the
-        outputs say why their prompts hit no more of the cache. A request that fails while it runs has
+        outputs say why their prompts hit no more of the cache. ``heal``: the last tokens of a prompt may be replaced by others that
+        begin with their text (`radixserve.engine.healing`); outputs say how many were. A request that fails while it runs has
         ``finish_reason`` ``error`` and its ``error``; the others are not touched by it. Raises `InvalidRequest`
         before anything is queued, and `EngineClosed`.
         """
         prompts, single = read_prompts(prompt, self.tokenize)
-        chunks = ChunkStream(self._loop, self._submission(prompts, sampling, priority, cache_salt, explain))
+        chunks = ChunkStream(self._loop, self._submission(prompts, sampling, priority, cache_salt, explain, heal=heal))
         if stream:
             return chunks
         outputs = collect(chunks, len(prompts))
@@ -171,11 +209,12 @@ class Engine:
         priority: int = 0,
         cache_salt: str | None = None,
         explain: bool = False,
+        heal: bool = False,
     ) -> GenerationOutput | list[GenerationOutput]:
         """`generate` for an event loop; cancelling the task aborts the requests."""
         prompts, single = read_prompts(prompt, self.tokenize)
         outputs: dict[int, GenerationOutput] = {}
-        submission = self._submission(prompts, sampling, priority, cache_salt, explain)
+        submission = self._submission(prompts, sampling, priority, cache_salt, explain, heal=heal)
         async for chunk in stream_chunks(self._loop, submission):
             if chunk.output is not None:
                 outputs[chunk.prompt_index] = chunk.output
@@ -190,13 +229,14 @@ class Engine:
         priority: int = 0,
         cache_salt: str | None = None,
         explain: bool = False,
+        heal: bool = False,
     ) -> AsyncIterator[GenerationChunk]:
         """``generate(stream=True)`` for an event loop; leaving it early aborts what still runs.
 
         The requests are queued, and refused, when iteration begins.
         """
         prompts, _ = read_prompts(prompt, self.tokenize)
-        return stream_chunks(self._loop, self._submission(prompts, sampling, priority, cache_salt, explain))
+        return stream_chunks(self._loop, self._submission(prompts, sampling, priority, cache_salt, explain, heal=heal))
 
     @overload
     def chat(
@@ -309,6 +349,33 @@ class Engine:
             )
         return scores
 
+    def hold(self, prompt: Prompt, seconds: float, *, priority: int = 0, cache_salt: str | None = None) -> HoldOutput:
+        """Compute ``prompt`` where it is not cached, and keep it in the cache for at most ``seconds``.
+
+        A hint: the engine's options bound all holds, and under pressure they give way before any request has to. Raises
+        `InvalidRequest`, and `RequestFailed` where computing failed.
+        """
+        submission = self._hold_submission(prompt, seconds, priority, cache_salt)
+        return _held(collect(ChunkStream(self._loop, submission), 1)[0])
+
+    async def ahold(
+        self, prompt: Prompt, seconds: float, *, priority: int = 0, cache_salt: str | None = None
+    ) -> HoldOutput:
+        """`hold` for an event loop; cancelling the task ends it, and the hold."""
+        submission = self._hold_submission(prompt, seconds, priority, cache_salt)
+        outputs = [chunk.output async for chunk in stream_chunks(self._loop, submission) if chunk.output is not None]
+        return _held(outputs[0])
+
+    def release(self, holds: Sequence[str]) -> int:
+        """End holds by their ids before their time; unknown ones are left alone. Returns how many there were."""
+        ids = read_ids(holds)
+        return self._loop.call(lambda core: core.release(ids)).result()
+
+    async def arelease(self, holds: Sequence[str]) -> int:
+        """`release` for an event loop."""
+        ids = read_ids(holds)
+        return await asyncio.wrap_future(self._loop.call(lambda core: core.release(ids)))
+
     def embed(
         self, texts: Sequence[Prompt], *, pooling: Pooling = "mean", cache_salt: str | None = None
     ) -> list[list[float]]:
@@ -337,6 +404,16 @@ class Engine:
     def tokenize(self, text: str) -> list[int]:
         """Token ids of ``text`` as `generate` sees them: with the model's own beginning of text, where it has one."""
         return self.tokenizer.encode(text, add_special=True)
+
+    def encode_parts(
+        self, parts: Sequence[tuple[str, bool]], *, add_special: bool = False, continues: bool | None = None
+    ) -> list[int]:
+        """Token ids of (text, data) ``parts`` read as one text; in those with ``data`` names of special tokens are characters.
+
+        ``add_special``: they are a whole text, with the model's own beginning; otherwise they go on from another one, unless
+        ``continues`` is False: then they begin a text that says itself what it begins with. Raises `InvalidRequest`.
+        """
+        return self.tokenizer.encode_parts(read_parts(parts), add_special=add_special, continues=continues)
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """The text of ``token_ids``, special tokens included."""
@@ -374,6 +451,8 @@ class Engine:
         cache_salt: str | None = None,
         explain: bool = False,
         pooling: Pooling | None = None,
+        heal: bool = False,
+        hold_s: float | None = None,
     ) -> Submission:
         return Submission(
             [f"gen-{next(self._rids)}" for _ in prompts],
@@ -383,7 +462,28 @@ class Engine:
             check_salt(cache_salt),
             explain,
             pooling,
+            heal=heal,
+            hold_s=hold_s,
         )
+
+    def _hold_submission(self, prompt: Prompt, seconds: float, priority: int, cache_salt: str | None) -> Submission:
+        params = SamplingParams(max_tokens=0, temperature=0)
+        tokens = read_prompt(prompt, self.tokenize)
+        return self._submission([tokens], params, priority, cache_salt, hold_s=seconds)
+
+
+def _held(output: GenerationOutput) -> HoldOutput:
+    if output.hold is None:
+        raise RequestFailed(output.rid, output.error or "it was aborted")
+    return HoldOutput(
+        id=output.rid,
+        held_tokens=output.hold.tokens,
+        prompt_tokens=output.prompt_tokens,
+        cached_tokens=output.cached_tokens,
+        computed_tokens=output.hold.computed_tokens,
+        expires_in_s=output.hold.expires_in_s,
+        timings=output.timings,
+    )
 
 
 def _torch_dtype(name: str) -> Any:

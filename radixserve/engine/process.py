@@ -174,7 +174,9 @@ class EngineProcess:
 
         from radixserve.engine.assembly import assemble
         from radixserve.model.loader import load_model
+        from radixserve.runtime.device import require_device
 
+        require_device(config.model.device)
         model = load_model(config.model.model, dtype=getattr(torch, config.model.dtype), progress=_Percent(self._stage))
         assembly = assemble(model, config, self._stage)
         del model

@@ -123,6 +123,11 @@ class StreamClient(ABC):
         blocks: int = await self._ask(wire.Flush(salt), int)
         return blocks
 
+    async def release(self, ids: Sequence[str]) -> int:
+        """End holds, by the rids of the jobs that took them; unknown ones are left alone. Returns how many there were."""
+        count: int = await self._ask(wire.Release(list(ids)), int)
+        return count
+
     async def stats(self) -> dict[str, Any]:
         """Gauges and counters of cache, scheduler and steps."""
         stats: dict[str, Any] = await self._ask(wire.Stats(), dict[str, Any])

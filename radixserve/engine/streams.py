@@ -32,6 +32,8 @@ class Submission:
     explain: bool = False
     pooling: Pooling | None = None
     compiled: Sequence[Compiled | None] = ()
+    heal: bool = False
+    hold_s: float | None = None
 
     @property
     def constrained(self) -> bool:
@@ -59,6 +61,8 @@ class Submission:
             explain=self.explain,
             pooling=self.pooling,
             compiled=self.compiled[index] if self.compiled else None,
+            heal=self.heal,
+            hold_s=self.hold_s,
         )
 
 

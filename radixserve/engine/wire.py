@@ -66,6 +66,12 @@ class Flush(msgspec.Struct, frozen=True, tag="flush"):
     salt: bytes | None = None
 
 
+class Release(msgspec.Struct, frozen=True, tag="release"):
+    """Answered by the number of holds that there were."""
+
+    ids: list[str]
+
+
 class Stats(msgspec.Struct, frozen=True, tag="stats"):
     """Answered by a dict."""
 
@@ -82,7 +88,7 @@ class Check(msgspec.Struct, frozen=True, tag="check"):
     """Answered by a list of texts."""
 
 
-Question = Explain | Flush | Stats | View | Check
+Question = Explain | Flush | Release | Stats | View | Check
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):

@@ -65,6 +65,9 @@ class Matcher(Protocol):
     def try_consume(self, tokens: Sequence[int]) -> int:
         """Move on by as many of ``tokens`` as may follow one another; returns how many."""
 
+    def count_allowed(self, tokens: Sequence[int]) -> int:
+        """How many of ``tokens`` may follow one another, without moving on."""
+
     def forced_tokens(self) -> list[int]:
         """Tokens that must come next, as the tokenizer itself would write them; often none."""
 

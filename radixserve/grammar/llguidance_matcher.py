@@ -73,6 +73,12 @@ class LLGuidanceMatcher:
         self._check()
         return count
 
+    def count_allowed(self, tokens: Sequence[int]) -> int:
+        """How many of ``tokens`` may follow one another, without moving on."""
+        count = int(self._inner.validate_tokens(list(tokens)))
+        self._check()
+        return count
+
     def forced_tokens(self) -> list[int]:
         """Tokens that must come next, as the tokenizer itself would write them; often none."""
         tokens = [int(token) for token in self._inner.compute_ff_tokens()]

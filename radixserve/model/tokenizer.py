@@ -172,6 +172,36 @@ class Tokenizer:
         pieces.append(text[done:])
         return [self._stood_for.get(token, token) for token in self.encode("".join(pieces), parse_special=False)]
 
+    def encode_parts(
+        self, parts: Iterable[tuple[str, bool]], *, add_special: bool = False, continues: bool | None = None
+    ) -> list[int]:
+        """Token ids of the texts of ``parts`` joined; a part whose flag is set is data (see `encode_with_data`).
+
+        With ``add_special`` they are a whole text, and get what the model's own setting puts around one. Otherwise they go on from
+        another text: nothing is put before them, not even a space; unless ``continues`` is False: then they begin one that says
+        itself what it begins with, as a rendered conversation does. Raises `InvalidRequest` for what is not Unicode, or
+        cannot go on from a text.
+        """
+        pieces: list[str] = []
+        data = set[int]()
+        length = 0
+        for text, is_data in parts:
+            pieces.append(text)
+            if is_data:
+                data.update(range(length, length + len(text)))
+            length += len(text)
+        joined = "".join(pieces)
+        if add_special:
+            return [*self.special.prefix, *self.encode_with_data(joined, data), *self.special.suffix]
+        if not self.adds_space or continues is False:
+            return self.encode_with_data(joined, data)
+        # As in `encode_continuation`.
+        head = self.encode(_FOREIGN, parse_special=False)
+        ids = self.encode_with_data(_FOREIGN + joined, {index + 1 for index in data})
+        if ids[: len(head)] != head:
+            raise InvalidRequest("prompt", "this tokenizer cannot encode a text that continues another one")
+        return ids[len(head) :]
+
     def special_name_at(self, text: str, position: int) -> str | None:
         """The name of a special token that begins at ``position`` of ``text``, None if there is none."""
         found = None if self._special_name is None else self._special_name.match(text, position)

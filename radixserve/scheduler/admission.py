@@ -132,15 +132,23 @@ class Admission:
             samples = request.rows
             needed = self.blocks_needed(request, outlook)
             alone = not running and not admitted
-            if samples > rows or (needed > blocks and not alone):
-                refused.append(request)
-                continue
             claim = request.num_tokens - outlook.start
             if self._config.chunked_prefill:
                 claim = min(claim, chunk)
             # The more a request has in place the longer each of its tokens takes.
             within = self.budget(builder, max(context, outlook.start))
-            if claimed and claimed + claim > within:
+            in_budget = not claimed or claimed + claim <= within
+            if samples <= rows and in_budget and needed > blocks and not alone:
+                # Holds give way before a request is refused, but not for one that waits for something else.
+                before = self._cache.available_blocks
+                taken = self._cache.locked_by(outlook.match)
+                if self._cache.secure_beside(outlook.match, before - taken + needed - blocks):
+                    blocks += self._cache.available_blocks - before
+                    needed = self.blocks_needed(request, outlook)
+            if samples > rows or (needed > blocks and not alone):
+                refused.append(request)
+                continue
+            if not in_budget:
                 refused.append(request)
                 break
             context, budget = max(context, outlook.start), within

@@ -17,13 +17,14 @@ from radixserve.scheduler.request import Ending, Follow, Request
 class Update:
     """News of one request: tokens of its output, or that it ended (its ``finish_reason`` is set then).
 
-    ``shared``: of all its samples, which had not parted yet.
+    ``shared``: of all its samples, which had not parted yet. ``forced``: nobody drew these tokens, they had to follow.
     """
 
     request: Request
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     shared: bool = False
+    forced: bool = False
 
 
 @dataclass(slots=True)
@@ -74,11 +75,13 @@ class OutputLog:
         """``token`` was drawn for ``request``."""
         request.append(token)
         self._emit(request, (token,), logprobs)
-        ending = self._stop(request, token)
+        continuation = request.continuation
+        repeats = continuation is not None and continuation.repeats(token)
+        ending = None if repeats else self._stop(request, token)
+        request.num_repeated += repeats
         if ending is not None:
             self._finish(request, ending.reason, ending.stop_reason)
-        elif request.continuation is not None:
-            continuation = request.continuation
+        elif continuation is not None:
             self._continue(request, lambda: continuation.after(token))
         elif request.num_output >= request.max_tokens:
             self._finish(request, FinishReason.LENGTH)
@@ -91,12 +94,14 @@ class OutputLog:
             return Ending(FinishReason.STOP)
         return None
 
-    def _emit(self, request: Request, tokens: tuple[int, ...], logprobs: tuple[TokenLogprob, ...]) -> None:
+    def _emit(
+        self, request: Request, tokens: tuple[int, ...], logprobs: tuple[TokenLogprob, ...], *, forced: bool = False
+    ) -> None:
         count = 1 if request.forked else request.sampling.n
         self._stats.generated_tokens += count * len(tokens)
         if request.first_token_at is None:
             request.first_token_at = time.monotonic()
-        self.updates.append(Update(request, tokens, logprobs, shared=not request.forked))
+        self.updates.append(Update(request, tokens, logprobs, shared=not request.forked, forced=forced))
 
     def _continue(self, request: Request, ask: Callable[[], Follow]) -> None:
         """Take in what must come next; a matcher that cannot say it fails its own request only."""
@@ -114,6 +119,8 @@ class OutputLog:
         With ``fast_forward`` it is appended now and computed in one step. Otherwise, and until their logprobs are known where
         they are wanted, the tokens wait.
         """
+        if follow.max_tokens is not None:
+            request.max_tokens = follow.max_tokens
         room = request.max_tokens - request.num_output
         tokens, ending = list(follow.tokens[:room]), follow.ending
         if len(tokens) == room and (ending is None or len(follow.tokens) > room):
@@ -130,7 +137,7 @@ class OutputLog:
         elif tokens:
             request.append(*tokens)
             if request.sampling.logprobs is None:
-                self._emit(request, tuple(tokens), ())
+                self._emit(request, tuple(tokens), (), forced=True)
             else:
                 request.unscored = len(tokens)
         if ending is not None and not (request.forced or request.unscored or request.wants_prompt_logprobs):
@@ -141,12 +148,12 @@ class OutputLog:
         first = request.num_tokens - request.unscored
         tokens = decode_tokens(request.key[first * TOKEN_BYTES : (first + len(logprobs)) * TOKEN_BYTES])
         request.unscored -= len(logprobs)
-        self._emit(request, tuple(tokens.tolist()), logprobs)
+        self._emit(request, tuple(tokens.tolist()), logprobs, forced=True)
 
     def append_forced(self, request: Request, logprobs: tuple[TokenLogprob, ...]) -> None:
         """The next forced token takes the place of one that would be drawn."""
         token = request.forced.popleft()
         request.append(token)
-        self._emit(request, (token,), logprobs)
+        self._emit(request, (token,), logprobs, forced=True)
         if not request.forced and request.ending is not None:
             self._finish(request, request.ending.reason, request.ending.stop_reason)

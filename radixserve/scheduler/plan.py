@@ -30,6 +30,8 @@ class PlanRow:
         prompt), 1, or ``n`` when parallel samples fork here. Sample ``i`` has index ``first_sample + i``.
     ``history``
         int32[start + len(tokens)]: all tokens of the request so far, given only where a penalty needs them.
+    ``num_prompt``
+        tokens whose text is the prompt's: output tokens that only repeat some of it are among them.
     ``prompt_logprob_targets``
         ``targets[j]`` is the token that follows position ``prompt_logprob_start + j``; the logits of those
         positions (all inside this row) are wanted for prompt logprobs.

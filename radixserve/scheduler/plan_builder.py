@@ -103,11 +103,13 @@ class PlanBuilder:
         if cut:
             return self._cut(request, lease, start, grant)
         end = min(start + grant, request.num_tokens)
-        return end if self._cache.missing_blocks(lease, end) <= self._cache.available_blocks else start
+        missing = self._cache.missing_blocks(lease, end)
+        return end if missing <= self._cache.secure(missing) else start
 
     def _cut(self, request: Request, lease: Lease, start: int, grant: int) -> int:
         size = self._cache.block_size
-        room = (len(lease.table) + self._cache.available_blocks) * size - start
+        missing = self._cache.missing_blocks(lease, min(start + grant, request.num_tokens))
+        room = (len(lease.table) + self._cache.secure(missing)) * size - start
         end = chunk_end(start, request.num_tokens, min(grant, room), size)
         if end == start and not self._has_chunk:
             # However little the decodes leave, one prompt goes on.
@@ -130,7 +132,7 @@ class PlanBuilder:
             table=np.array(lease.table[: self._cache.blocks_for(end)], np.int32),
             sampling=sampling,
             seed=request.seed,
-            num_prompt=request.num_prompt,
+            num_prompt=request.num_prompt + request.num_repeated,
             num_samples=num_samples,
             first_sample=request.sample_index,
             history=decode_tokens(request.key) if num_samples and sampling.needs_history else None,

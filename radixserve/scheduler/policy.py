@@ -12,6 +12,14 @@ from typing import Protocol
 
 from radixserve.scheduler.request import Request
 
+# Under ``lpm`` a request of this priority, or a higher one, is as if it had come so many arrivals earlier.
+MAX_HEAD_START = 64
+
+
+def head_start(request: Request) -> int:
+    """The arrivals that ``request`` goes before (or, negative, behind) its own by its priority, where age counts."""
+    return max(-MAX_HEAD_START, min(MAX_HEAD_START, request.priority))
+
 
 class WaitingQueue(Protocol):
     """Requests that wait for admission. All operations are O(log n) at most, amortised."""

@@ -43,10 +43,14 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """What must come next: ``tokens`` that nobody draws, and after them the end, if ``ending`` says so."""
+    """What must come next: ``tokens`` that nobody draws, and after them the end, if ``ending`` says so.
+
+    ``max_tokens``: the limit of the output from now on, where it has changed.
+    """
 
     tokens: tuple[int, ...] = ()
     ending: Ending | None = None
+    max_tokens: int | None = None
 
 
 class Continuation(Protocol):
@@ -57,6 +61,9 @@ class Continuation(Protocol):
 
     def after(self, token: int) -> Follow:
         """What follows ``token``, which was just drawn. Raises `MatcherFailed`, which ends the sequence with an error."""
+
+    def repeats(self, token: int) -> bool:
+        """Whether ``token``, which was just drawn, only repeats text of the prompt: then it ends nothing and counts for nothing."""
 
     def copy(self) -> Continuation:
         """One at the same place that goes its own way: samples part here."""
@@ -88,8 +95,8 @@ class Request:
     ``error`` is owed to; None for the engine's own failures.
     ``continuation`` says which tokens must follow those that are drawn. ``forced``: such tokens that were not appended yet (they
     come one a step); ``unscored``: how many of the last tokens were appended without being drawn and are still owed their
-    logprobs; ``ending``: what happens when no more of either are left. ``pool`` gathers the prompt's hidden states where
-    they are wanted.
+    logprobs; ``ending``: what happens when no more of either are left. ``num_repeated``: output tokens that only repeat text of the
+    prompt. ``pool`` gathers the prompt's hidden states where they are wanted.
     """
 
     __slots__ = (
@@ -116,6 +123,7 @@ class Request:
         "num_computed",
         "num_preemptions",
         "num_prompt",
+        "num_repeated",
         "num_tokens",
         "pool",
         "priority",
@@ -170,6 +178,7 @@ class Request:
         self.continuation = continuation
         self.forced: deque[int] = deque()
         self.unscored = 0
+        self.num_repeated = 0
         self.ending: Ending | None = None
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None

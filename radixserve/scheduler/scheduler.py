@@ -205,7 +205,8 @@ class Scheduler:
                 for request in self.running
                 if request.lease is not None and request.remaining == 1
             )
-            if needed <= self.cache.available_blocks:
+            # Holds give way before anybody is preempted.
+            if needed <= self.cache.secure(needed):
                 return preempted
             self._give_way()
             preempted = True
@@ -360,9 +361,11 @@ class Scheduler:
         self._suspects.extend(sorted(alive, key=lambda request: request.order))
 
     def _fail_request(self, request: Request, error: str, param: str | None = None) -> None:
-        """``request`` alone is at fault (by its field ``param``): it ends, and KV that only it vouches for leaves the cache."""
+        """``request`` alone is at fault: it ends. Where no field ``param`` explains that, KV that only it vouches for leaves the cache."""
         request.error_param = param
-        if request.lease is not None:
+        if request.lease is not None and param is None:
             self.cache.disown(request.lease)
             request.lease = None
+        if request.state is RequestState.FINISHED:
+            self._release(request)
         self.finish(request, FinishReason.ERROR, error=error)

@@ -10,6 +10,7 @@ from sortedcontainers import SortedList
 
 from radixserve.cache.node import Node
 from radixserve.cache.prefix_cache import PrefixCache
+from radixserve.scheduler.policy import head_start
 from radixserve.scheduler.request import Request
 from radixserve.scheduler.waiting_index import Order, Spot, WaitingIndex
 
@@ -20,23 +21,35 @@ _MAY_RETURN = 4096
 class LongestPrefixMatch(WaitingIndex):
     """Longest matched prefix first (Zheng et al. 2024, SGLang), with ageing.
 
-    The key of a request is ``matched - age_weight * arrival``; it changes only with the match. A later arrival can
-    pass an earlier one only if it matches more by ``age_weight`` for every arrival between them, so at most
-    ``ceil(context_length / age_weight)`` can; a request that was passed that often (because it did not fit while
+    The key of a request is ``matched - age_weight * (arrival - head start)``, where the head start is its priority, no
+    further from 0 than `MAX_HEAD_START`; it changes only with the match. A later arrival can pass an earlier one only if what it
+    matches more, and ``age_weight`` for what its head start is more, together exceed ``age_weight`` for every arrival between
+    them. So at most ``ceil(context_length / age_weight)`` can, and as many more as the head starts of all requests so far
+    differ at most (none where nobody uses priorities). A request that was passed that often (because it did not fit while
     others did) is a barrier that nothing overtakes.
     """
 
     def __init__(self, cache: PrefixCache, age_weight: float, context_length: int) -> None:
         super().__init__(cache)
         self.age_weight = age_weight
-        self.max_passed = math.ceil(context_length / age_weight)
+        self._passed_by_match = math.ceil(context_length / age_weight)
+        self._head_starts: tuple[int, int] | None = None
         self._serial = 0
         self._heap: list[tuple[float, Order, int, Spot]] = []
         self._oldest: list[Order] = []
         self._admitted: SortedList[Order] = SortedList()
 
+    @property
+    def max_passed(self) -> int:
+        """How many later arrivals can be admitted before a request."""
+        least, most = self._head_starts or (0, 0)
+        return self._passed_by_match + most - least
+
     def add(self, request: Request) -> None:
         """``request`` waits (again)."""
+        own = head_start(request)
+        least, most = self._head_starts or (own, own)
+        self._head_starts = min(least, own), max(most, own)
         self._admitted.discard(request.order)
         heapq.heappush(self._oldest, request.order)
         super().add(request)
@@ -73,7 +86,7 @@ class LongestPrefixMatch(WaitingIndex):
         while self._heap:
             key, order, _, spot = self._heap[0]
             first = spot.first()
-            if first is None or first.order != order or key != self._key(spot, order):
+            if first is None or first.order != order or key != self._key(spot, first):
                 heapq.heappop(self._heap)
             elif spot.bound is None:
                 return first
@@ -81,8 +94,8 @@ class LongestPrefixMatch(WaitingIndex):
                 self.refresh(first)
         return None
 
-    def _key(self, spot: Spot, order: Order) -> float:
-        return self.age_weight * order[0] - spot.value
+    def _key(self, spot: Spot, request: Request) -> float:
+        return self.age_weight * (request.arrival - head_start(request)) - spot.value
 
     def spot_changed(self, spot: Spot) -> None:
         """Offer the spot's most senior request anew.
@@ -93,7 +106,7 @@ class LongestPrefixMatch(WaitingIndex):
         if first is None:
             return
         self._serial += 1
-        heapq.heappush(self._heap, (self._key(spot, first.order), first.order, self._serial, spot))
+        heapq.heappush(self._heap, (self._key(spot, first), first.order, self._serial, spot))
         if len(self._heap) > 4 * len(self.spot_of) + 256:
             self._rebuild()
 
@@ -103,7 +116,7 @@ class LongestPrefixMatch(WaitingIndex):
             first = spot.first()
             if first is not None:
                 self._serial += 1
-                entries.append((self._key(spot, first.order), first.order, self._serial, spot))
+                entries.append((self._key(spot, first), first.order, self._serial, spot))
         heapq.heapify(entries)
         self._heap = entries
 

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator
 from radixserve.cache.node import Node
 from radixserve.cache.prefix_cache import PrefixCache
 from radixserve.cache.token_key import key_slice
+from radixserve.scheduler.policy import head_start
 from radixserve.scheduler.request import Request
 
 Order = tuple[int, int]
@@ -41,7 +42,7 @@ class Spot:
         self.bound: int | None = None
         self.parked: list[Node] = []
         self.members: dict[Order, Request] = {}
-        self._heap: list[Order] = []
+        self._heap: list[tuple[int, Order]] = []
 
     @property
     def value(self) -> int:
@@ -51,28 +52,32 @@ class Spot:
     def add(self, request: Request) -> None:
         """``request`` matches here."""
         self.members[request.order] = request
-        heapq.heappush(self._heap, request.order)
+        heapq.heappush(self._heap, _seniority(request))
         if len(self._heap) > 2 * len(self.members) + 64:
             # One that is popped, does not fit and comes back leaves an entry behind every time.
-            self._heap = sorted(self.members)
+            self._heap = sorted(map(_seniority, self.members.values()))
 
     def absorb(self, other: Spot) -> None:
         """Take over all requests of ``other``, which is left empty."""
         if len(other._heap) > len(self._heap):
             self._heap, other._heap = other._heap, self._heap
         self.members.update(other.members)
-        for order in other._heap:
-            heapq.heappush(self._heap, order)
+        for entry in other._heap:
+            heapq.heappush(self._heap, entry)
         other.members, other._heap = {}, []
 
     def first(self) -> Request | None:
-        """The most senior request."""
+        """The most senior request, by arrival and head start."""
         while self._heap:
-            request = self.members.get(self._heap[0])
+            request = self.members.get(self._heap[0][1])
             if request is not None:
                 return request
             heapq.heappop(self._heap)
         return None
+
+
+def _seniority(request: Request) -> tuple[int, Order]:
+    return (request.arrival - head_start(request), request.order)
 
 
 class WaitingIndex:

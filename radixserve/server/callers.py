@@ -71,6 +71,23 @@ class Callers:
         message = len(caller.key_id).to_bytes(4, "big") + caller.key_id.encode() + narrow
         return hmac.digest(self._secret, message, "sha256")
 
+    def sign(self, caller: Caller, name: str) -> str:
+        """``name`` for the caller to keep, so that nobody else can use it."""
+        return f"{name}.{self._signature(caller, name)}"
+
+    def signed(self, caller: Caller, text: str) -> str | None:
+        """The name in what `sign` gave to the same caller (an admin: to anybody); None for anything else."""
+        name, dot, signature = text.rpartition(".")
+        if caller.admin or hmac.compare_digest(
+            signature.encode("utf-8", "surrogatepass"), self._signature(caller, name).encode()
+        ):
+            return name if dot else None
+        return None
+
+    def _signature(self, caller: Caller, name: str) -> str:
+        message = f"hold:{len(caller.key_id)}:{caller.key_id}{name}"
+        return hmac.digest(self._secret, message.encode("utf-8", "surrogatepass"), "sha256").hex()[:32]
+
     def _digest(self, key: str) -> bytes:
         return hmac.digest(self._secret, b"key:" + key.encode("utf-8", "surrogatepass"), "sha256")
 

@@ -78,6 +78,10 @@ class EngineCollector:
             blocks.add_metric((state,), held[key])
         yield blocks
         yield GaugeMetricFamily("radixserve_kv_blocks_capacity", "KV blocks in the pool", value=held["total"])
+        yield GaugeMetricFamily("radixserve_holds", "Prefixes that are held", value=stats["holds"]["count"])
+        yield GaugeMetricFamily(
+            "radixserve_kv_blocks_held", "KV blocks that holds keep", value=stats["holds"]["blocks"]
+        )
         yield GaugeMetricFamily(
             "radixserve_kv_blocks_evictable", "Cached KV blocks that no request uses", value=held["evictable"]
         )
@@ -114,6 +118,9 @@ _COUNTERS = {
     "cache_queried_tokens": ("cache", "queried_tokens", "Prompt tokens looked up in the cache"),
     "evicted_blocks": ("cache", "evicted_blocks", "KV blocks evicted"),
     "copied_tokens": ("cache", "copied_tokens", "Cached tokens inside a block, copied for a request of its own"),
+    "holds_taken": ("holds", "taken", "Prefixes that were held"),
+    "holds_gave_way": ("holds", "gave_way", "Holds that ended early under pressure or for others' share"),
+    "holds_expired": ("holds", "expired", "Holds that ended because nobody released them in time"),
     "cache_repairs": ("cache", "repairs", "Times that the cache's books were wrong and it was emptied"),
 }
 _HISTOGRAMS = {

@@ -113,6 +113,7 @@ class Service:
         cache_salt: str | None = None,
         explain: bool | None = None,
         pooling: Pooling | None = None,
+        heal: bool | None = None,
     ) -> list[Job]:
         """One job for each of the prompts, in the caller's namespace; ``sampling`` is for all or one for each.
 
@@ -130,6 +131,7 @@ class Service:
                 salt=salt,
                 explain=bool(explain),
                 pooling=pooling,
+                heal=bool(heal),
             )
             for prompt, params in zip(prompts, each, strict=True)
         ]

@@ -77,6 +77,9 @@ class Driver:
         self.step = 0
         self.arrivals = 0
         self.exact_matches = 0
+        # By id: the tokens that were held when the hold was taken, and whether a step failed since.
+        self.holds: dict[str, tuple[Namespace, list[int], bool]] = {}
+        self.now = 0.0
 
     # ---------------------------------------------------------------- requests
 
@@ -150,6 +153,7 @@ class Driver:
         job.lease = None
         self.jobs.remove(job)
         self.must.clear()
+        self._forget_holds()
         self.check()
 
     def _release(self, job: Job, *, keep_tail: bool) -> None:
@@ -312,11 +316,62 @@ class Driver:
         for job in [*self.jobs, *(job for job in involved if job.aborted)]:
             if job.lease is not None and (job in involved or any(node.pending for node in job.lease.node.path())):
                 self._drop(job)
+        self.holds = {hold_id: (namespace, tokens, True) for hold_id, (namespace, tokens, _) in self.holds.items()}
         for flight in reversed(failed):
             self.cache.roll_back(flight.plan.step)
             for oracle in (self.may, self.must):
                 oracle.roll_back(flight.plan.step)
             self.check()
+
+    # ---------------------------------------------------------------- holds
+
+    def hold(self, namespace: Namespace, tokens: Sequence[int], seconds: float = 1e9) -> int:
+        """Hold what is in place of ``tokens``; returns how many are. With all of the quota free it is all that is committed."""
+        self.arrivals += 1
+        hold_id = f"h{self.arrivals}"
+        cache = self.cache
+        found = cache.match(namespace, encode_tokens(tokens), len(tokens))
+        blocks = cache.holds.num_blocks
+        held = cache.hold(hold_id, namespace, encode_tokens(tokens), self.now + seconds)
+        assert 0 <= held <= found.total and (hold_id in cache.holds) == (held > 0)
+        room = cache.holds.max_blocks - blocks
+        if not found.node.pending and cache.config.prefix_cache == "on" and cache.blocks_for(len(tokens)) <= room:
+            assert held == found.total, "all that is there is held"
+        if held:
+            self.holds[hold_id] = (namespace, list(tokens[:held]), False)
+        self._forget_holds()
+        self.check()
+        return held
+
+    def release(self, hold_id: str) -> None:
+        """End a hold."""
+        assert self.cache.holds.release([hold_id, "unknown"]) == 1
+        self._forget_holds()
+        self.check()
+
+    def wait(self, seconds: float) -> None:
+        """Time passes; holds end by themselves."""
+        self.now += seconds
+        before = len(self.cache.holds)
+        assert before - self.cache.holds.expire(self.now) == len(self.cache.holds)
+        expiry = self.cache.holds.next_expiry
+        assert expiry is None or expiry > self.now
+        self._forget_holds()
+        self.check()
+
+    def press(self, count: int) -> None:
+        """Blocks are wanted: holds give way, no more of them than it takes."""
+        cache = self.cache
+        before, only_held = cache.available_blocks, cache.yieldable_blocks
+        had = cache.secure(count)
+        assert had == cache.available_blocks >= min(count, before + only_held)
+        if before >= count:
+            assert had == before
+        self._forget_holds()
+        self.check()
+
+    def _forget_holds(self) -> None:
+        self.holds = {hold_id: hold for hold_id, hold in self.holds.items() if hold_id in self.cache.holds}
 
     def evict(self, count: int) -> None:
         """Eviction by hand: exactly as many blocks as asked for, or all there are."""
@@ -327,9 +382,12 @@ class Driver:
         self.check()
 
     def flush(self) -> None:
-        """Everything that no lease holds goes."""
-        evictable = self.cache.tree.evictable_blocks
-        assert self.cache.flush() == evictable
+        """Everything that no lease holds goes, and holds end."""
+        evictable, held = self.cache.tree.evictable_blocks, bool(self.holds)
+        flushed = self.cache.flush()
+        assert flushed >= evictable if held else flushed == evictable
+        assert len(self.cache.holds) == 0
+        self._forget_holds()
         assert self.cache.tree.evictable_blocks == 0 and len(self.cache.ghosts) == 0
         self.must.clear()
         self.check()
@@ -355,12 +413,25 @@ class Driver:
         assert cache.available_blocks == pool.num_free + cache.tree.evictable_blocks
         for node in cache.tree.nodes():
             self._check_node(node)
+        self._check_holds()
         for job in self.jobs:
             if job.lease is not None:
                 self._check_lease(job, job.lease)
         for flight in self.flights:
             for block in flight.plan.blocks():
                 assert pool.state(block) is not BlockState.FREE, f"block {block} of a step in flight is free"
+
+    def _check_holds(self) -> None:
+        """What is held is found, to the token, and the quota is kept."""
+        book = self.cache.holds
+        assert book.num_blocks <= book.max_blocks
+        assert (book.num_blocks == 0) == (len(book) == 0) and len(book) >= len(self.holds)
+        displaced = any(node.holds for node in self.cache._detached)
+        for namespace, tokens, failed in self.holds.values():
+            found = self.cache.match(namespace, encode_tokens(tokens), len(tokens))
+            whole = len(tokens) // self.size * self.size
+            # A tail is not found while the step that replaces it is in flight, or once that failed.
+            assert found.total >= (whole if displaced or failed else len(tokens))
 
     def _check_node(self, node: Node) -> None:
         if node.pending:

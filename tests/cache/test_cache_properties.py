@@ -34,7 +34,8 @@ class History:
         self.prompts: list[list[int]] = [[]]
         gentle = [(self.arrive, 6), (self.admit, 5), (self.plan, 12), (self.collect, 10), (self.leave, 1)]
         gentle += [(self.preempt, 1), (self.probe, 3)]
-        rough = [(self.fail, 1), (self.disown, 1), (self.evict, 2), (self.flush, 1)] if loss else []
+        gentle += [(self.hold, 3), (self.release, 1), (self.wait, 2)]
+        rough = [(self.press, 1), (self.fail, 1), (self.disown, 1), (self.evict, 2), (self.flush, 1)] if loss else []
         self.operations = [operation for operation, weight in gentle + rough for _ in range(weight)]
 
     def run(self, count: int) -> None:
@@ -96,6 +97,25 @@ class History:
         if jobs := self.jobs(leased=True, idle=True):
             self.driver.disown(self.rng.choice(jobs))
 
+    def hold(self) -> None:
+        # What was computed, and what comes to it later: a tail that is held is replaced then.
+        jobs = self.jobs()
+        tokens, namespace = self.tokens(), self.rng.choice(NAMESPACES)
+        if jobs and self.rng.random() < 0.7:
+            job = self.rng.choice(jobs)
+            tokens, namespace = job.tokens[: self.rng.randint(1, len(job.tokens))], job.namespace
+        self.driver.hold(namespace, tokens, self.rng.choice([1.0, 5.0, 1e6]))
+
+    def release(self) -> None:
+        if self.driver.holds:
+            self.driver.release(self.rng.choice(sorted(self.driver.holds)))
+
+    def wait(self) -> None:
+        self.driver.wait(self.rng.choice([0.0, 0.5, 2.0]))
+
+    def press(self) -> None:
+        self.driver.press(self.rng.randint(0, self.driver.cache.pool.total + 1))
+
     def evict(self) -> None:
         self.driver.evict(self.rng.randint(0, 6))
 
@@ -109,7 +129,7 @@ class History:
 
 
 def config(size: int, blocks: int, policy: Literal["lru", "lfu"] = "lru") -> CacheConfig:
-    return CacheConfig(block_size=size, num_blocks=blocks, eviction=policy, ghost_tokens=300)
+    return CacheConfig(block_size=size, num_blocks=blocks, eviction=policy, ghost_tokens=300, hold_share=0.4)
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)

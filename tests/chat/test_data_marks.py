@@ -49,6 +49,27 @@ def test_ids_are_those_of_a_model_without_that_name(kind: str, pieces: list[tupl
 
 @pytest.mark.parametrize("kind", PAIRS)
 @given(pieces=PIECES)
+def test_parts_are_one_text(kind: str, pieces: list[tuple[str, bool]]) -> None:
+    tokenizer, _ = PAIRS[kind]
+    text = "".join(piece for piece, _ in pieces)
+    edges = [0]
+    for piece, _ in pieces:
+        edges.append(edges[-1] + len(piece))
+    data = {at for index, (_, own) in enumerate(pieces) if own for at in range(edges[index], edges[index + 1])}
+    ids = tokenizer.encode_with_data(text, data)
+    special = tokenizer.special
+    assert tokenizer.encode_parts(pieces, add_special=True) == [*special.prefix, *ids, *special.suffix]
+    going_on = tokenizer.encode_parts(pieces)
+    if not tokenizer.adds_space:
+        assert going_on == ids
+    elif not any(name in text for name in NAMES):
+        # Nothing is put before a text that goes on from another.
+        assert going_on == tokenizer.encode_continuation(text)
+        assert b"".join(map(tokenizer.token_bytes, going_on)).decode() == text
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+@given(pieces=PIECES)
 def test_without_data_it_is_plain_encoding(kind: str, pieces: list[tuple[str, bool]]) -> None:
     tokenizer, _ = PAIRS[kind]
     text = "".join(piece for piece, _ in pieces)

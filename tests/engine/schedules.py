@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,6 +14,8 @@ from radixserve.cache.block_pool import BlockState
 from radixserve.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
 from radixserve.engine.core import EngineCore
 from radixserve.engine.detokenizer import TokenBytes
+from radixserve.engine.token_index import TokenIndex
+from radixserve.grammar.compiler import ConstraintCompiler
 from radixserve.messages import FinishReason, GenerationOutput, SampleOutput, SamplingParams
 from radixserve.runtime.model_runner import ModelRunner
 from radixserve.runtime.plan_runner import PlanRunner, RunnableModel
@@ -27,6 +30,7 @@ class Arrival:
     sampling: SamplingParams
     abort_at: int | None = None
     priority: int = 0
+    heal: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,20 @@ class Bench:
     tokenizer: TokenBytes = field(default_factory=LetterTokenizer)
     make_runner: Callable[[RunnableModel, int, int], PlanRunner] = torch_runner
     runner: PlanRunner = field(init=False)
-    alone: dict[tuple[tuple[int, ...], bytes], GenerationOutput] = field(default_factory=dict)
+    alone: dict[tuple[tuple[int, ...], bytes, bool], GenerationOutput] = field(default_factory=dict)
+    token_index: TokenIndex | None = None
+    compiler: ConstraintCompiler | None = None
 
     def __post_init__(self) -> None:
         self.runner = self.make_runner(self.model, self.num_blocks, self.block_size)
 
-    def core(self, scheduler: SchedulerConfig, num_blocks: int, prefix_cache: str = "on") -> EngineCore:
+    def core(
+        self,
+        scheduler: SchedulerConfig,
+        num_blocks: int,
+        prefix_cache: str = "on",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> EngineCore:
         """A fresh engine core; all KV is poisoned, so nothing can come from an earlier one."""
         self.runner.kv.poison(np.arange(self.num_blocks))
         config = EngineConfig(
@@ -89,14 +101,17 @@ class Bench:
             vocab_size=self.model.config.vocab_size,
             eos_ids=self.model.generation.eos_ids,
             fingerprint="model",
+            compiler=self.compiler,
+            token_index=self.token_index,
+            clock=clock,
         )
 
     def reference(self, arrival: Arrival) -> GenerationOutput:
         """The request alone, whole prompt in one step, nothing cached."""
-        key = (arrival.prompt, msgspec.json.encode(arrival.sampling))
+        key = (arrival.prompt, msgspec.json.encode(arrival.sampling), arrival.heal)
         if key not in self.alone:
             core = self.core(SchedulerConfig(max_batch_tokens=4096), self.num_blocks)
-            core.add("alone", list(arrival.prompt), arrival.sampling)
+            core.add("alone", list(arrival.prompt), arrival.sampling, heal=arrival.heal)
             outputs: dict[str, GenerationOutput] = {}
             while core.has_work:
                 self.step(core, outputs)
@@ -120,7 +135,9 @@ class Bench:
         for step in range(10_000):
             while todo and todo[0][1].at <= step:
                 index, arrival = todo.pop(0)
-                core.add(str(index), list(arrival.prompt), arrival.sampling, priority=arrival.priority)
+                core.add(
+                    str(index), list(arrival.prompt), arrival.sampling, priority=arrival.priority, heal=arrival.heal
+                )
             for index, arrival in enumerate(schedule.arrivals):
                 if arrival.abort_at == step:
                     core.abort(str(index))

@@ -234,6 +234,67 @@ def test_constraints(harness: Harness) -> None:
     harness.run(run())
 
 
+def test_holds(harness: Harness) -> None:
+    client = harness.client
+    nothing = SamplingParams(max_tokens=0, temperature=0)
+
+    async def run() -> None:
+        await client.flush()
+        names = [rid(), rid()]
+        jobs = [job(name, b"z" * 45, nothing, hold_s=30.0, salt=b"mine") for name in names]
+        for asked in jobs:
+            [output] = outputs(await gather(client, asked))
+            assert output.hold is not None and output.finish_reason is FinishReason.LENGTH
+            assert output.hold.tokens == 45 and 0 < output.hold.expires_in_s <= 30
+            assert output.hold.computed_tokens == 45 - output.cached_tokens
+        assert await client.check() == []
+        if harness.kind != "fake":
+            assert output.cached_tokens == 45 and (await client.stats())["holds"]["count"] == 2
+            view = await client.cache_view(salt=b"mine")
+            assert view.nodes[0].holds == view.nodes[0].locks == 2
+            assert (await client.explain([*b"z" * 46], salt=b"mine")).held_tokens == 45
+            with pytest.raises(InvalidRequest, match="names a hold"):
+                await gather(client, jobs[0])
+        assert await client.release([names[0], "unknown"]) == 1
+        assert await client.release(names) == 1 and await client.release([]) == 0
+        for fields, param in (({"hold_s": 0}, "hold_s"), ({"hold_s": 1.0, "sampling": GREEDY}, "max_tokens")):
+            with pytest.raises(InvalidRequest) as error:
+                await gather(client, job(rid(), **{"sampling": nothing, **fields}))  # type: ignore[arg-type]
+            assert error.value.param == param
+
+    harness.run(run())
+
+
+def test_an_abort_ends_a_hold_that_nobody_heard_of(harness: Harness) -> None:
+    if harness.kind == "fake":
+        pytest.skip("the fake holds what its scripts hold")
+    client = harness.client
+
+    async def run() -> None:
+        name = rid()
+        asked = job(name, b"q" * 40, SamplingParams(max_tokens=0, temperature=0), hold_s=30.0)
+        stream = client.generate([asked])
+        first = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        first.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await first
+        await stream.aclose()
+
+        async def released() -> bool:
+            return (await client.stats())["holds"]["count"] == 0 and await idle(client)
+
+        await until(released)
+
+    harness.run(run())
+
+
+def test_healing_is_passed_on(harness: Harness) -> None:
+    [output] = outputs(harness.run(gather(harness.client, job(rid(), heal=True))))
+    # A vocabulary of bytes has nothing to heal.
+    assert output.healed_tokens == 0 and output.kept_tokens <= len(output.token_ids)
+
+
 @pytest.mark.parametrize("pooling", ["mean", "last"])
 def test_embeddings(harness: Harness, pooling: Pooling) -> None:
     sampling = SamplingParams(max_tokens=0)

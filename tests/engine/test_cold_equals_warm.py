@@ -17,6 +17,8 @@ from radixserve.model.config import Architecture
 from radixserve.model.loader import LoadedModel
 from radixserve.runtime.forward_batch import ForwardBatch
 from radixserve.runtime.kv_store import KVStore
+from radixserve.runtime.model_runner import ModelRunner
+from radixserve.runtime.plan_runner import PlanRunner, RunnableModel
 from radixserve.scheduler.request import Request
 from tests.engine.schedules import Bench, random_schedule
 from tests.tiny_decoder import tiny_decoder
@@ -51,6 +53,21 @@ def test_tiny_models(architecture: Architecture, dtype: torch.dtype, block_size:
     @given(seed=SEEDS, long=st.booleans())
     def check(seed: int, long: bool) -> None:
         # Long prompts cross the boundaries of the chunks in which attention is reduced.
+        assert bench.differences(random_schedule(seed, bench, max_prompt=330 if long else 60)) == []
+
+    check()
+
+
+@pytest.mark.parametrize(("architecture", "dtype", "block_size"), KINDS[1::3])
+def test_tiny_models_with_int8_kv(architecture: Architecture, dtype: torch.dtype, block_size: int) -> None:
+    def make(model: RunnableModel, num_blocks: int, block_size: int) -> PlanRunner:
+        return ModelRunner(model, num_blocks=num_blocks, block_size=block_size, threads=1, kv_dtype=torch.int8)
+
+    bench = Bench(tiny_decoder(architecture, dtype), block_size, 1500 // block_size, make_runner=make)
+
+    @thorough(TINY_SCHEDULES // len(KINDS))
+    @given(seed=SEEDS, long=st.booleans())
+    def check(seed: int, long: bool) -> None:
         assert bench.differences(random_schedule(seed, bench, max_prompt=330 if long else 60)) == []
 
     check()

@@ -54,6 +54,7 @@ def native_bench(
     isa: Isa = BEST_ISA,
     *,
     keep_blocks: bool = False,
+    kv_dtype: torch.dtype | None = None,
     **more: Any,
 ) -> Bench:
     """A bench whose runner has little room for activations, so that growing is part of the schedules."""
@@ -69,6 +70,7 @@ def native_bench(
             max_batch_tokens=8,
             threads=2,
             keep_blocks=keep_blocks,
+            kv_dtype=kv_dtype,
         )
 
     return Bench(model, block_size, num_blocks, make_runner=make, **more)
@@ -98,6 +100,19 @@ def test_tiny_models(architecture: Architecture, dtype: torch.dtype, isa: Isa, e
     check()
 
 
+@pytest.mark.parametrize(("architecture", "dtype", "isa", "examples"), KINDS)
+def test_tiny_models_with_int8_kv(architecture: Architecture, dtype: torch.dtype, isa: Isa, examples: int) -> None:
+    block_size = BLOCK_SIZES[architecture]
+    bench = native_bench(tiny(architecture, dtype), block_size, 1500 // block_size, isa, kv_dtype=torch.int8)
+
+    @thorough(examples // 2)
+    @given(seed=SEEDS, long=st.booleans())
+    def check(seed: int, long: bool) -> None:
+        assert bench.differences(random_schedule(seed, bench, max_prompt=330 if long else 60)) == []
+
+    check()
+
+
 @pytest.mark.parametrize("isa", ALL_ISAS)
 @pytest.mark.parametrize(("mix", "architecture", "dtype"), QUANTIZED)
 def test_quantized_tiny_models(mix: Mix, architecture: Architecture, dtype: torch.dtype, isa: Isa) -> None:
@@ -113,9 +128,9 @@ def test_quantized_tiny_models(mix: Mix, architecture: Architecture, dtype: torc
     check()
 
 
-@pytest.mark.parametrize("keep_blocks", [False, True])
-def test_smollm2(smollm2: LoadedModel, keep_blocks: bool) -> None:
-    bench = native_bench(smollm2, 16, 120, keep_blocks=keep_blocks, tokenizer=smollm2.tokenizer)
+@pytest.mark.parametrize(("keep_blocks", "kv_dtype"), [(False, None), (True, None), (True, torch.int8)])
+def test_smollm2(smollm2: LoadedModel, keep_blocks: bool, kv_dtype: torch.dtype | None) -> None:
+    bench = native_bench(smollm2, 16, 120, keep_blocks=keep_blocks, kv_dtype=kv_dtype, tokenizer=smollm2.tokenizer)
 
     @thorough(SMOLLM2_SCHEDULES)
     @given(seed=SEEDS)

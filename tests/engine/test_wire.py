@@ -121,6 +121,7 @@ def test_requests() -> None:
                 wire.Explain([1, 2], b"salt", see_all=True),
                 wire.Flush(b"salt"),
                 wire.Flush(),
+                wire.Release(["a", "b"]),
                 wire.Stats(),
                 wire.View(None, 10, 20),
                 wire.Check(),

@@ -61,11 +61,19 @@ class Garden:
 
     # ---------------------------------------------------------------- the queue
 
-    def wait(self, queue: Queue, tokens: Sequence[int], *, salt: bytes = b"", sample: int = 0) -> Request:
+    def wait(
+        self, queue: Queue, tokens: Sequence[int], *, salt: bytes = b"", sample: int = 0, priority: int = 0
+    ) -> Request:
         """One more request waits."""
         params = SamplingParams()
         request = Request(
-            f"r{self._arrivals}", encode_tokens(tokens), params, Namespace("m", "", salt), max_tokens=1, seed=0
+            f"r{self._arrivals}",
+            encode_tokens(tokens),
+            params,
+            Namespace("m", "", salt),
+            max_tokens=1,
+            seed=0,
+            priority=priority,
         )
         request.arrival, request.sample_index = self._arrivals, sample
         self._arrivals += 1
@@ -94,7 +102,8 @@ class Garden:
         idle = [plant for plant in self._plants if not plant.in_flight]
         choice = rng.randrange(16)
         if choice < 5:
-            self.wait(queue, self._prompt(), salt=rng.choice(SALTS), sample=rng.randrange(2))
+            priority = rng.choice([0, 0, 0, 1, -3, 70, -500])
+            self.wait(queue, self._prompt(), salt=rng.choice(SALTS), sample=rng.randrange(2), priority=priority)
         elif choice == 5 and self.waiting:
             self.leave(queue, rng.choice(self.waiting))
         elif choice == 6 and self.gone:
@@ -112,6 +121,8 @@ class Garden:
                 self._collect()
         elif choice == 14 and idle:
             self._reap(rng.choice(idle))
+        elif choice == 15 and rng.random() < 0.5:
+            self._hold_or_release()
         else:
             self.cache.evict(rng.randint(1, 6))
         self.cache.check()
@@ -145,6 +156,19 @@ class Garden:
         self._planned = self._step
 
     _planned = 0
+
+    def _hold_or_release(self) -> None:
+        """A hold splits what it ends inside of, and moves on to what replaces its tail."""
+        holds = self.cache.holds
+        held = [hold_id for hold_id in map(str, range(self._holds)) if hold_id in holds]
+        if held and self.rng.random() < 0.4:
+            holds.release([self.rng.choice(held)])
+            return
+        namespace = Namespace("m", "", self.rng.choice(SALTS))
+        self.cache.hold(str(self._holds), namespace, encode_tokens(self._prompt()), 1e9)
+        self._holds += 1
+
+    _holds = 0
 
     def _collect(self) -> None:
         if self._planned:

@@ -31,10 +31,13 @@ class Machine:
         vocab_size: int = 50,
         eos_ids: Sequence[int] = (),
         check: bool = True,
+        hold_share: float = 0.25,
         **options: Any,
     ) -> None:
         self.config = SchedulerConfig(**options)
-        self.cache = PrefixCache(CacheConfig(block_size=block_size, num_blocks=num_blocks, prefix_cache=prefix_cache))
+        self.cache = PrefixCache(
+            CacheConfig(block_size=block_size, num_blocks=num_blocks, prefix_cache=prefix_cache, hold_share=hold_share)
+        )
         self.runner = FakeRunner(num_blocks, block_size, vocab_size, eos_ids)
         self.cache.pool = PoisoningPool(num_blocks, self.runner.poison)
         self.scheduler = Scheduler(self.config, self.cache, context_length=context_length, eos_ids=eos_ids)
@@ -82,6 +85,10 @@ class Machine:
     def tokens(self, rid: str, index: int = 0) -> list[int]:
         """What a sample has drawn so far."""
         return self.samples[rid, index].token_ids
+
+    def hold(self, hold_id: str, tokens: Sequence[int], expires: float = 1e9, *, salt: bytes = b"") -> int:
+        """Hold what is in place of ``tokens``; returns how many are held."""
+        return self.cache.hold(hold_id, Namespace("m", "", salt), encode_tokens(tokens), expires)
 
     # ---------------------------------------------------------------- steps
 
@@ -160,6 +167,8 @@ class Machine:
         assert all(sample.finish_reason is not None for sample in self.samples.values())
         assert len(scheduler.waiting) == 0 and not list(scheduler.waiting)
         assert not self.cache.leases and pool.num_private == 0 and pool.num_retired == 0
+        assert self.cache.holds.num_blocks <= self.cache.holds.max_blocks
+        self.cache.holds.release_namespace(None)
         assert self.cache.tree.evictable_blocks == pool.num_tree
         self.cache.flush()
         self.cache.check()

@@ -21,6 +21,9 @@ class Scripted:
         """What the output begins with."""
         return self._follow()
 
+    def repeats(self, token: int) -> bool:
+        return False
+
     def after(self, token: int) -> Follow:
         """What follows the output so far and ``token``."""
         self.output.append(token)

@@ -43,6 +43,33 @@ def test_a_request_that_shares_nothing_waits_no_longer_than_its_age_allows(age_w
     assert expected <= math.ceil(1024 / age_weight)
 
 
+@pytest.mark.parametrize("priority", [0, 40, 1000])
+def test_nobody_is_passed_without_end_by_high_priorities(priority: int) -> None:
+    """A match of 512 tokens is worth 64 arrivals, and the priority up to 64 more."""
+    machine = Machine(num_blocks=400, max_running=4, context_length=1024, max_batch_tokens=256, check=False)
+    prefix = list(range(512))
+    machine.add("first", prefix, 1)
+    machine.run()
+    machine.add("busy", [9000], 3)
+    machine.step()
+    loner = machine.add("loner", [1000 + index for index in range(40)], 1)
+    for index in range(1000):
+        machine.add(f"s{index}", [*prefix, 2000 + index], 1, priority=priority)
+    while loner.started_step is None:
+        machine.step()
+    expected = 64 + min(priority, 64)
+    assert expected - 4 <= passed_by(machine, loner) <= expected
+
+
+def test_fcfs_knows_no_priorities() -> None:
+    machine = Machine(num_blocks=400, max_running=1, policy="fcfs")
+    for index in range(5):
+        machine.add(f"r{index}", [index], 1, priority=index)
+    machine.run()
+    steps = [machine.requests[f"r{index}"].started_step or 0 for index in range(5)]
+    assert steps == sorted(steps)
+
+
 def test_one_that_does_not_fit_becomes_a_barrier() -> None:
     """It needs half of the pool, which sharers that always fit would keep from it for ever."""
     machine = Machine(

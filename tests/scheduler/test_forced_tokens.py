@@ -26,6 +26,9 @@ class Listed:
         """What the output begins with."""
         return self._next()
 
+    def repeats(self, token: int) -> bool:
+        return False
+
     def after(self, token: int) -> Follow:
         """What comes after the next draw."""
         return self._next()

@@ -19,6 +19,7 @@ def test_every_request_ends_once_with_what_it_brings_alone(workload: Workload) -
     event(f"preemptions: {stats.preemptions > 0}")
     event(f"evictions: {run.machine.cache.stats.evictions > 0}")
     event(f"failed steps: {stats.failed_steps > 0}")
+    event(f"holds: {run.held}, under pressure: {run.machine.cache.holds.stats.gave_way > 0}")
 
 
 @settings(PACE, max_examples=250)

@@ -18,10 +18,13 @@ FOREVER = 10**9
 
 
 def best(garden: Garden, age_weight: float) -> Request:
-    """Longest match less age, the most senior among equals."""
-    return min(
-        garden.waiting, key=lambda request: (age_weight * request.arrival - garden.match(request).length, request.order)
-    )
+    """Longest match less age, which a priority up to 64 is part of; the most senior among equals."""
+
+    def key(request: Request) -> tuple[float, tuple[int, int]]:
+        age = request.arrival - min(64, max(-64, request.priority))
+        return age_weight * age - garden.match(request).length, request.order
+
+    return min(garden.waiting, key=key)
 
 
 @settings(deadline=None, max_examples=150)
@@ -129,6 +132,35 @@ def test_a_request_that_was_passed_often_enough_is_a_barrier() -> None:
     queue.add(old)
     assert queue.pop() is old, "it does not fit and comes back: nothing overtakes it"
     assert [queue.pop(), queue.pop(), queue.pop()] == young[2:]
+
+
+def test_a_priority_is_a_head_start_with_a_bound() -> None:
+    garden = Garden(0, 4)
+    queue = LongestPrefixMatch(garden.cache, 8.0, 80)
+    assert queue.max_passed == 10
+    plain = [garden.wait(queue, [2, index]) for index in range(70)]
+    assert queue.max_passed == 10, "where nobody uses priorities nothing changes"
+    high = garden.wait(queue, [3], priority=5)
+    assert queue.max_passed == 15
+    highest = garden.wait(queue, [3], priority=2**31 - 1)
+    lowest = garden.wait(queue, [3], priority=-(2**31) + 1)
+    assert queue.max_passed == 10 + 128
+    # ``highest`` came as the 72nd and counts as the 8th; of equals the older one is first.
+    order = [queue.pop() for _ in range(72)]
+    assert order.index(highest) == 8 and order.index(high) == 67 and order[:8] == plain[:8]
+    later = [garden.wait(queue, [3]) for _ in range(70)]
+    assert [queue.pop() for _ in range(63)] == later[:63] and queue.pop() is lowest
+
+
+def test_a_head_start_and_a_match_add_up() -> None:
+    garden = Garden(0, 4)
+    garden.hold([1] * 16)
+    queue = LongestPrefixMatch(garden.cache, 8.0, FOREVER)
+    first = garden.wait(queue, [2])
+    matched = garden.wait(queue, [1] * 16 + [3])
+    urgent = garden.wait(queue, [1] * 8 + [2], priority=2)
+    # Keys 0, 8 - 16 and 0 - 8.
+    assert [queue.pop() for _ in range(3)] == [matched, urgent, first]
 
 
 def test_one_that_comes_back_was_not_admitted() -> None:

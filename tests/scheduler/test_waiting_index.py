@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from radixserve.cache.node import Node
 from radixserve.cache.token_key import key_slice
+from radixserve.scheduler.policy import head_start
 from radixserve.scheduler.request import Request
 from radixserve.scheduler.waiting_index import WaitingIndex
 from tests.scheduler.garden import Garden
@@ -48,7 +49,7 @@ def check_places(garden: Garden, index: WaitingIndex) -> None:
     for spot in spots:
         first = spot.first()
         assert first is not None
-        assert first.order == min(spot.members)
+        assert first is min(spot.members.values(), key=lambda item: (item.arrival - head_start(item), item.order))
 
 
 @settings(deadline=None, max_examples=200)

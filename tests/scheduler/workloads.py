@@ -42,6 +42,17 @@ class Arrival:
 
 
 @dataclass(frozen=True)
+class Holding:
+    """Before step ``at`` the first ``tokens`` of an arrival's prompt are held, for ``steps`` steps or until ``release``."""
+
+    at: int
+    arrival: int
+    tokens: int
+    steps: int
+    release: int
+
+
+@dataclass(frozen=True)
 class Workload:
     """``failing``: executed steps that raise; ``poison``: the arrival whose every row makes its step raise."""
 
@@ -52,6 +63,8 @@ class Workload:
     options: dict[str, Any]
     failing: frozenset[int] = frozenset()
     poison: int | None = None
+    holds: tuple[Holding, ...] = ()
+    hold_share: float = 0.25
 
     @property
     def num_blocks(self) -> int:
@@ -136,6 +149,20 @@ def workloads(draw: st.DrawFn, *, faults: bool = True) -> Workload:
         options=options,
         failing=draw(st.frozensets(st.integers(1, 12), max_size=2)) if faults else frozenset(),
         poison=draw(st.none() | st.integers(0, len(items) - 1)) if faults else None,
+        holds=tuple(draw(st.lists(holdings(len(items)), max_size=4))),
+        hold_share=draw(st.sampled_from([0.3, 1.0])),
+    )
+
+
+def holdings(arrivals: int) -> st.SearchStrategy[Holding]:
+    """Of any of so many arrivals' prompts."""
+    return st.builds(
+        Holding,
+        at=st.integers(0, 15),
+        arrival=st.integers(0, arrivals - 1),
+        tokens=st.integers(1, 40),
+        steps=st.sampled_from([1, 5, 1000]),
+        release=st.sampled_from([3, 12, 1000]),
     )
 
 
@@ -152,6 +179,7 @@ class Run:
     machine: Machine = field(init=False)
     plans: list[list[tuple[object, ...]]] = field(default_factory=list)
     spoiled: set[str] = field(default_factory=set)
+    held: int = 0
 
     def __post_init__(self) -> None:
         load = self.workload
@@ -162,6 +190,7 @@ class Run:
             context_length=64,
             vocab_size=VOCAB,
             eos_ids=EOS,
+            hold_share=load.hold_share,
             **load.options,
         )
         machine.runner.fault = self._fault
@@ -171,6 +200,7 @@ class Run:
         for now in range(load.max_steps):
             while todo and load.arrivals[todo[0]].at <= now:
                 self._add(todo.pop(0))
+            self._hold(now)
             self._abort(now, in_flight=False)
             plan = machine.plan()
             self._abort(now, in_flight=True)
@@ -196,6 +226,19 @@ class Run:
             continuation=arrival.continuation,
             **arrival.sampling,
         )
+
+    def _hold(self, now: int) -> None:
+        cache = self.machine.cache
+        cache.holds.expire(now)
+        for index, holding in enumerate(self.workload.holds):
+            if holding.release == now:
+                cache.holds.release([f"h{index}"])
+            if holding.at == now:
+                arrival = self.workload.arrivals[holding.arrival]
+                tokens = arrival.prompt[: holding.tokens]
+                if self.machine.hold(f"h{index}", tokens, now + holding.steps, salt=arrival.salt):
+                    self.held += 1
+        cache.check()
 
     def _abort(self, now: int, *, in_flight: bool) -> None:
         for index, arrival in enumerate(self.workload.arrivals):

@@ -17,7 +17,7 @@ import msgspec
 
 from radixserve.engine import wire
 from radixserve.engine.client import CacheView, EngineInfo, Job
-from radixserve.engine.intake import check_pooling
+from radixserve.engine.intake import check_hold, check_pooling
 from radixserve.engine.stream_client import StreamClient
 from radixserve.errors import RadixServeError
 from radixserve.messages import (
@@ -25,6 +25,7 @@ from radixserve.messages import (
     FinishReason,
     GenerationChunk,
     GenerationOutput,
+    HeldPrefix,
     SampleOutput,
     SamplingParams,
     Timings,
@@ -43,6 +44,7 @@ class Script:
     ``pieces``: texts, one chunk each, the same for all samples; a step brings one piece of each. ``finish_reason`` and
     ``stop_reason`` come after them, unless ``max_tokens`` cuts them short. ``error``: the job fails after its pieces.
     ``refusal``: it is not even queued. ``delay_s``: before every step; ``gate``: the job's steps wait until it is set.
+    ``healed_tokens``: where healing is asked for.
     ``vector``: where an embedding is wanted; None takes a unit vector by the prompt's length.
     """
 
@@ -54,6 +56,7 @@ class Script:
     delay_s: float = 0.0
     gate: asyncio.Event | None = None
     cached_tokens: int = 0
+    healed_tokens: int = 0
     vector: Sequence[float] | None = None
 
 
@@ -88,7 +91,8 @@ def text_model() -> TextModel:
 class FakeClient(StreamClient):
     """``script(job)`` says what a job brings.
 
-    ``jobs`` and ``aborted`` (rids) are what was asked of it, ``flushed`` the salts. `die` ends it as a crash would.
+    ``jobs`` and ``aborted`` (rids) are what was asked of it, ``flushed`` the salts, ``holds`` the rids that hold a
+    prompt. `die` ends it as a crash would.
     ``questions``: answers by type of question, where they matter to a test.
     """
 
@@ -105,6 +109,7 @@ class FakeClient(StreamClient):
         self.aborted: list[str] = []
         self.flushed: list[bytes | None] = []
         self.questions: dict[type, Any] = {}
+        self.holds: list[str] = []
         self._facts = info or fake_info()
         self._start_failure = start_failure
         self._plays: dict[str, asyncio.Task[None]] = {}
@@ -160,6 +165,8 @@ class FakeClient(StreamClient):
                 sampling = self._facts.limits.check_sampling(job.sampling)
                 if job.pooling is not None:
                     check_pooling(job.pooling, sampling)
+                if job.hold_s is not None:
+                    check_hold(job.hold_s, sampling)
                 most = self._facts.limits.max_tokens(len(job.token_ids), sampling)
                 plays.append(_Play(self, number + index, job, script, most))
         except RadixServeError as error:
@@ -184,6 +191,10 @@ class FakeClient(StreamClient):
             case wire.Flush(salt):
                 self.flushed.append(salt)
                 return 0
+            case wire.Release(ids):
+                found = [hold for hold in dict.fromkeys(ids) if hold in self.holds]
+                self.holds = [hold for hold in self.holds if hold not in found]
+                return len(found)
             case wire.Stats():
                 return fake_stats(len(self._playing))
             case wire.View():
@@ -269,7 +280,16 @@ class _Play:
         for index in range(count):
             output = self._output(reason, stop_reason, error) if index == count - 1 else None
             self._step(
-                GenerationChunk(rid="", index=index, finish_reason=reason, stop_reason=stop_reason, output=output)
+                GenerationChunk(
+                    rid="",
+                    index=index,
+                    finish_reason=reason,
+                    stop_reason=stop_reason,
+                    output=output,
+                    kept_tokens=len(self._token_ids),
+                    rest="",
+                    forced_tokens=0,
+                )
             )
 
     def _step(self, chunk: GenerationChunk) -> None:
@@ -277,9 +297,16 @@ class _Play:
         if not self._stepped:
             self._stepped = True
             chunk = msgspec.structs.replace(
-                chunk, prompt_logprobs=self._prompt_logprobs(), cached_tokens=self._script.cached_tokens
+                chunk,
+                prompt_logprobs=self._prompt_logprobs(),
+                cached_tokens=self._script.cached_tokens,
+                healed_tokens=self._healed,
             )
         self._client._step(self._number, chunk)
+
+    @property
+    def _healed(self) -> int:
+        return self._script.healed_tokens if self.job.heal else 0
 
     def _prompt_logprobs(self) -> list[TokenLogprob | None] | None:
         sampling, tokens = self.job.sampling, self.job.token_ids
@@ -300,6 +327,7 @@ class _Play:
                 stop_reason=stop_reason,
                 logprobs=logprobs,
                 error=error,
+                kept_tokens=len(self._token_ids),
             )
             for index in range(sampling.n)
         ]
@@ -324,7 +352,17 @@ class _Play:
             error=error,
             explanation=explanation,
             embedding=self._vector() if job.pooling is not None else None,
+            kept_tokens=len(self._token_ids),
+            healed_tokens=self._healed,
+            hold=self._hold(reason),
         )
+
+    def _hold(self, reason: FinishReason) -> HeldPrefix | None:
+        if self.job.hold_s is None or reason is not FinishReason.LENGTH:
+            return None
+        self._client.holds.append(self.job.rid)
+        size, cached = len(self.job.token_ids), self._script.cached_tokens
+        return HeldPrefix(tokens=size, expires_in_s=min(self.job.hold_s, 60.0), computed_tokens=size - cached)
 
     def _vector(self) -> list[float]:
         size = self._client.info.hidden_size
@@ -337,6 +375,7 @@ def fake_stats(running: int = 0) -> dict[str, Any]:
     histogram = {"edges": [1.0], "counts": [0, 0], "sum": 0.0}
     return {
         "blocks": dict.fromkeys(("total", "free", "tree", "evictable", "private", "retired"), 0),
+        "holds": dict.fromkeys(("count", "blocks", "taken", "shortened", "released", "expired", "gave_way"), 0),
         "nodes": 0,
         "ghosts": 0,
         "hit_rate": 0.0,

@@ -40,6 +40,8 @@ HONEST: dict[str, dict[str, Any]] = {
     "/abort": {"rid": "nobody"},
     "/abort_request": {"rid": "nobody"},
     "/flush_cache": {},
+    "/hold": {"input_ids": [104], "ttl_s": 600},
+    "/release": {"ids": ["nobody"]},
     "/cache/explain": {"prompt": "hi"},
     "/v1/schema/check": {"schema": {"type": "object"}},
 }

@@ -24,7 +24,13 @@ BLOCKS = 64
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
     model = tiny_model()
-    options = {"num_blocks": BLOCKS, "context_length": CONTEXT, "kernels": "torch", "check_every_step": True}
+    options = {
+        "num_blocks": BLOCKS,
+        "context_length": CONTEXT,
+        "kernels": "torch",
+        "check_every_step": True,
+        "hold_max_s": 600.0,
+    }
     with Engine.from_model(model, **options, threads=1) as engine:
         yield engine
 

@@ -65,6 +65,38 @@ async def settled(client: httpx.AsyncClient) -> dict[str, Any]:
     raise AssertionError(f"something still runs: {stats}")
 
 
+HOLDER = """
+import sys, time, httpx
+ids = [index % 1000 + 100 for index in range(200)]
+print(httpx.post(sys.argv[1] + "/hold", json={"input_ids": ids, "ttl_s": 2.0}, timeout=60).text, flush=True)
+time.sleep(600)
+"""
+
+
+async def test_a_client_that_is_killed_pins_nothing(server: ServerProcess) -> None:
+    """Nobody releases its hold; its time ends it, while nothing runs."""
+    async with server.client() as client:
+        before = (await settled(client))["holds"]["expired"]
+        holder = subprocess.Popen([sys.executable, "-c", HOLDER, server.url], stdout=subprocess.PIPE, text=True)
+        try:
+            assert holder.stdout is not None
+            held = json.loads(await asyncio.to_thread(holder.stdout.readline))
+            assert held["held_tokens"] == held["prompt_tokens"] == 200
+        finally:
+            holder.kill()
+            holder.wait()
+
+        async def ended() -> bool:
+            holds = (await settled(client))["holds"]
+            return bool(holds["count"] == holds["blocks"] == 0 and holds["expired"] == before + 1)
+
+        async with asyncio.timeout(60):
+            while not await ended():
+                await asyncio.sleep(0.1)
+        stats = await settled(client)
+    assert stats["blocks"]["evictable"] == stats["blocks"]["tree"]
+
+
 async def test_a_conversation_is_answered(server: ServerProcess) -> None:
     async with server.client() as client:
         body = {"model": "smollm2", "messages": HELLO, "max_tokens": 16, "temperature": 0}

@@ -39,7 +39,8 @@ class CacheQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class Node(msgspec.Struct, kw_only=True):
     """A node: ``num_tokens`` on its edge, the first of them as ``token_ids`` and ``text``, in ``num_blocks`` blocks.
 
-    ``locks``: running requests that need it. ``idle_s``: since its last use. ``hits``: requests that were served from it.
+    ``locks``: running requests and holds that need it; ``holds``: the
+    holds among them. ``idle_s``: since its last use. ``hits``: requests that were served from it.
     ``pending``: it is being computed. ``tail``: its last block is not full. ``namespace``: whose it is, without telling the
     key.
     """
@@ -49,6 +50,7 @@ class Node(msgspec.Struct, kw_only=True):
     num_tokens: int
     num_blocks: int
     locks: int
+    holds: int
     idle_s: float
     hits: int
     pending: bool
@@ -139,6 +141,7 @@ def _node(node: CacheNode, tokenizer: Tokenizer) -> Node:
         num_tokens=node.num_tokens,
         num_blocks=node.num_blocks,
         locks=node.locks,
+        holds=node.holds,
         idle_s=node.idle_s,
         hits=node.hits,
         pending=node.pending,

@@ -36,11 +36,12 @@ _UNDONE = {
 
 
 class GenerateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """SGLang's fields, and ``cache_salt`` and ``explain_cache`` of ours.
+    """SGLang's fields, and ``cache_salt``, ``explain_cache`` and ``heal`` of ours.
 
     A prompt is in ``text`` or ``input_ids``; a list of them is a batch, and then ``sampling_params``, ``rid`` and the fields of
     logprobs may be lists too, one entry a prompt. ``logprob_start_len``: prompt logprobs from this position on, -1 for none
-    (the default where anything is generated). ``log_metrics`` is inert.
+    (the default where anything is generated). ``heal``: the last tokens of a prompt may be replaced by others that begin with their
+    text; ``output_ids`` begin with the replacements then, and ``text`` leaves that text out. ``log_metrics`` is inert.
     """
 
     text: str | list[str] | None = None
@@ -56,6 +57,7 @@ class GenerateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     priority: int | None = None
     cache_salt: str | None = None
     explain_cache: bool | None = None
+    heal: bool | None = None
     log_metrics: bool | None = None
     input_embeds: Any = None
     image_data: Any = None
@@ -223,8 +225,13 @@ def _check_rids(value: str | list[str] | None, count: int | None) -> None:
         if len(set(value)) != len(value):
             raise InvalidRequest("rid", "holds a name twice")
     for rid in given:
-        if not 0 < len(rid) <= MAX_RID_LENGTH:
-            raise InvalidRequest("rid", f"must have between 1 and {MAX_RID_LENGTH} characters")
+        check_rid(rid)
+
+
+def check_rid(rid: str) -> None:
+    """Raise `InvalidRequest` for a name that is too long or empty."""
+    if not 0 < len(rid) <= MAX_RID_LENGTH:
+        raise InvalidRequest("rid", f"must have between 1 and {MAX_RID_LENGTH} characters")
 
 
 def _check_list(name: str, value: Sequence[Any], count: int | None) -> None:

@@ -61,6 +61,7 @@ class _Run:
             priority=fields.priority,
             cache_salt=fields.cache_salt,
             explain=fields.explain_cache,
+            heal=fields.heal,
         )
         name = fields.rid if isinstance(fields.rid, str) else new_id("gen-")
         names = [f"{name}_{index}" for index in range(len(parts))] if batch else [name]
@@ -106,6 +107,8 @@ class _Run:
         assert sample.logprobs is not None, "set above"
         sample.logprobs += chunk.logprobs
         sample.finish_reason, sample.stop_reason = chunk.finish_reason, chunk.stop_reason
+        sample.kept_tokens, sample.rest = chunk.kept_tokens or 0, chunk.rest or ""
+        sample.forced_tokens = chunk.forced_tokens or 0
         return sample
 
     def _event(self, chunk: GenerationChunk, sample: SampleOutput, meta: Meta) -> bytes:

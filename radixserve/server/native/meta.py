@@ -33,10 +33,13 @@ class Finish(msgspec.Struct, kw_only=True):
 
 
 class Meta(msgspec.Struct, kw_only=True):
-    """SGLang's fields, and ``timings`` and ``cache`` of ours.
+    """SGLang's fields, and those from ``healed_tokens`` on of ours.
 
     Those of logprobs come with ``return_logprob``; the ``input`` ones cover the prompt from ``logprob_start_len`` on. In the
     events of a stream everything is cumulative; before a sample's last one only ``output_token_logprobs`` is among them.
+    A sample's last one has: ``healed_tokens``: how many tokens at the prompt's end the first output tokens replace.
+    ``kept_tokens``: how many output tokens lie inside ``text``; ``rest``: the text after those. ``forced_tokens``: output tokens that
+    the constraint left no choice of. ``forced_at``, with logprobs: which ones, where there are any.
     """
 
     id: str
@@ -51,6 +54,11 @@ class Meta(msgspec.Struct, kw_only=True):
     output_top_logprobs: list[list[Entry] | None] | UnsetType = UNSET
     input_token_ids_logprobs: list[list[Entry] | None] | UnsetType = UNSET
     output_token_ids_logprobs: list[list[Entry] | None] | UnsetType = UNSET
+    healed_tokens: int | UnsetType = UNSET
+    kept_tokens: int | UnsetType = UNSET
+    rest: str | UnsetType = UNSET
+    forced_tokens: int | UnsetType = UNSET
+    forced_at: list[int] | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
     cache: CacheReport | UnsetType = UNSET
 
@@ -73,6 +81,7 @@ class MetaWriter:
         self._writer = LogprobWriter(tokenizer, texts=texts)
         self._began = time.perf_counter()
         self._cached = 0
+        self._healed = 0
         self._prompt_logprobs: list[TokenLogprob | None] | None = None
         # What the events of each sample showed of its tokens so far.
         self._shown: dict[int, list[Entry]] = {}
@@ -81,6 +90,8 @@ class MetaWriter:
         """Keep what the first chunk says of the prompt."""
         if chunk.cached_tokens is not None:
             self._cached = chunk.cached_tokens
+        if chunk.healed_tokens is not None:
+            self._healed = chunk.healed_tokens
         if chunk.prompt_logprobs is not None:
             self._prompt_logprobs = chunk.prompt_logprobs
 
@@ -99,6 +110,7 @@ class MetaWriter:
 
     def final(self, output: GenerationOutput, sample: SampleOutput) -> Meta:
         """Of a sample of a prompt that is done."""
+        self._healed = output.healed_tokens
         meta = self._meta(sample, output.cached_tokens)
         if self._part.wants_logprobs:
             self._add_logprobs(meta, sample, output.prompt_logprobs)
@@ -117,6 +129,9 @@ class MetaWriter:
         )
         if sample.finish_reason is not None:
             meta.e2e_latency = time.perf_counter() - self._began
+            meta.healed_tokens = self._healed
+            meta.kept_tokens, meta.rest = sample.kept_tokens, sample.rest
+            meta.forced_tokens = sample.forced_tokens
         return meta
 
     def _add_logprobs(
@@ -129,6 +144,7 @@ class MetaWriter:
         drawn = sample.logprobs or []
         meta.input_token_logprobs = writer.tokens(ids, given)
         meta.output_token_logprobs = writer.tokens(sample.token_ids, drawn)
+        meta.forced_at = [place for place, entry in enumerate(drawn) if entry.forced] or UNSET
         if sampling.logprobs:
             meta.input_top_logprobs = writer.tops(given, sampling.logprobs)
             meta.output_top_logprobs = writer.tops(drawn, sampling.logprobs)

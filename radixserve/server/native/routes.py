@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from radixserve.grammar.schema.report import SchemaReport
 from radixserve.server.endpoints import Endpoint, Query
-from radixserve.server.native import cache, control, generation, health, information, schema_check, tokens
+from radixserve.server.native import cache, control, generation, health, holding, information, schema_check, tokens
 from radixserve.server.native.generate_fields import GenerateRequest
 from radixserve.server.native.meta import Generated
 
@@ -75,6 +75,24 @@ NATIVE: tuple[Endpoint, ...] = (
             query=(_ALL, _SALT),
         )
         for method in ("POST", "GET")
+    ),
+    Endpoint(
+        "POST",
+        "/hold",
+        holding.hold,
+        "Keep a prefix in the cache for a while.",
+        "native",
+        body=holding.HoldRequest,
+        answer=holding.HoldResult,
+    ),
+    Endpoint(
+        "POST",
+        "/release",
+        holding.release,
+        "End holds before their time.",
+        "native",
+        body=holding.ReleaseRequest,
+        answer=holding.ReleaseResult,
     ),
     Endpoint(
         "GET",

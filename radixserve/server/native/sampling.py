@@ -35,6 +35,7 @@ _NAMES = {
     "skip_special_tokens": "skip_special_tokens",
     "no_stop_trim": "include_stop",
     "sampling_seed": "seed",
+    "finish_json": "finish_json",
 }
 _PLACES = {engine: name for name, engine in _NAMES.items()}
 _CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag")
@@ -48,7 +49,7 @@ _LOGPROBS = {
 
 
 class GenerateSampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """SGLang's fields. ``stop_regex``: the output ends after the first match of one of them."""
+    """SGLang's fields, and ``finish_json`` of ours. ``stop_regex``: the output ends after the first match of one of them."""
 
     max_new_tokens: int | None = None
     min_new_tokens: int | None = None
@@ -74,6 +75,7 @@ class GenerateSampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     logit_bias: dict[str, float] | None = None
     sampling_seed: int | None = None
     custom_params: dict[str, Any] | None = None
+    finish_json: bool | None = None
     stream_interval: int | None = None
 
 

@@ -15,14 +15,25 @@ from radixserve.server.requests import caller_of, off_loop, service_of
 from radixserve.server.service import Service
 
 
+class TextPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A part of a text. ``data``: names of special tokens in it are read as the characters they are."""
+
+    text: str
+    data: bool = False
+
+
 class TokenizeRequest(ConversationFields, kw_only=True, forbid_unknown_fields=True):
-    """A text in ``prompt``, or ``messages``.
+    """A text in ``prompt``, one in ``parts`` that are tokenized as one, or ``messages``.
 
     ``add_special_tokens``: put what the model's own setting puts around a text (the default for a text, and refused for
-    messages, whose template says what comes around them).
+    messages, whose template says what comes around them). Parts without it go on from an earlier text: not even the space that some
+    tokenizers put before a text comes before them; unless ``continues`` is false: then they begin a text that says itself what it
+    begins with, as a rendered conversation does.
     """
 
     prompt: str | None = None
+    parts: list[TextPart] | None = None
+    continues: bool | None = None
     model: str | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
@@ -113,10 +124,24 @@ async def apply_template(request: Request) -> Response:
 
 
 def _tokens(fields: TokenizeRequest, service: Service, salt: bytes) -> Tokens:
-    if (fields.prompt is None) == (fields.messages is None):
-        raise InvalidRequest("prompt", "exactly one of prompt and messages must be given", "missing_required_parameter")
+    given = [name for name in ("prompt", "parts", "messages") if getattr(fields, name) is not None]
+    if len(given) != 1:
+        raise InvalidRequest(
+            "prompt", "exactly one of prompt, parts and messages must be given", "missing_required_parameter"
+        )
     tokenizer = service.text.tokenizer
-    if fields.prompt is None:
+    if fields.continues is not None and (fields.parts is None or fields.add_special_tokens is not False):
+        raise InvalidRequest("continues", "is about parts without add_special_tokens")
+    if fields.parts is not None:
+        fields.check_unused("parts")
+        parts = [(part.text, part.data) for part in fields.parts]
+        try:
+            special = fields.add_special_tokens is not False
+            ids = tokenizer.encode_parts(parts, add_special=special, continues=fields.continues)
+        except InvalidRequest as error:
+            error.param = "parts"
+            raise
+    elif fields.prompt is None:
         if fields.add_special_tokens:
             raise InvalidRequest("add_special_tokens", "the chat template says what comes around messages")
         ids = fields.render(service, salt).token_ids

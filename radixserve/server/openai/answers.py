@@ -137,6 +137,7 @@ class CacheReport(msgspec.Struct, kw_only=True):
     prompt_tokens: int
     detail: str
     text: str | None
+    held_tokens: int
 
 
 def cache_report(explanation: Explanation) -> CacheReport:
@@ -148,6 +149,7 @@ def cache_report(explanation: Explanation) -> CacheReport:
         prompt_tokens=explanation.prompt_tokens,
         detail=explanation.detail,
         text=explanation.text,
+        held_tokens=explanation.held_tokens,
     )
 
 

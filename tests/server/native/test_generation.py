@@ -29,6 +29,24 @@ async def test_a_text_is_continued() -> None:
     assert job.sampling.max_tokens == 128 and job.sampling.logprobs is None
 
 
+@pytest.mark.parametrize("samples", [1, 2])
+async def test_what_a_program_needs_to_go_on_is_told(samples: int) -> None:
+    request = {"text": "Say it:", "heal": True, "sampling_params": {"n": samples}}
+    async with serve(Script(("Hel", "lo"), healed_tokens=2)) as server:
+        body = (await server.post(PATH, request)).json()
+        plain = (await server.post(PATH, {"text": "Say it:"})).json()["meta_info"]
+        events = await server.events(PATH, request)
+        assert [job.heal for job in server.engine.jobs] == [True, False, True]
+    wanted = {"healed_tokens": 2, "kept_tokens": 5, "rest": "", "forced_tokens": 0}
+    for item in body if samples > 1 else [body]:
+        assert {name: item["meta_info"][name] for name in wanted} == wanted
+    assert plain["healed_tokens"] == 0 and plain["kept_tokens"] == 5
+    last = [event["meta_info"] for event in events if event["meta_info"]["finish_reason"] is not None]
+    assert len(last) == samples
+    assert all({name: meta[name] for name in wanted} == wanted for meta in last)
+    assert all("kept_tokens" not in event["meta_info"] for event in events[:samples])
+
+
 async def test_an_end_token_is_what_matched() -> None:
     async with serve(Script(("ab",))) as server:
         meta = (await server.post(PATH, {"text": "x"})).json()["meta_info"]

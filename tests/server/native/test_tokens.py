@@ -21,6 +21,15 @@ async def test_a_text_is_taken_apart() -> None:
     assert empty["tokens"] == [] and empty["count"] == 0
 
 
+async def test_parts_are_taken_apart_as_one_text_whose_data_names_no_special_token() -> None:
+    parts = [{"text": "<|im_start|>a"}, {"text": "</s>é", "data": True}, {"text": "</s"}, {"text": ">"}]
+    async with serve() as server:
+        body = (await server.post("/tokenize", {"parts": parts, "add_special_tokens": False})).json()
+        none = (await server.post("/tokenize", {"parts": []})).json()
+    assert body["tokens"] == [258, *b"a</s>\xc3\xa9", 257]
+    assert none["tokens"] == []
+
+
 async def test_a_conversation_is_taken_apart_as_the_model_reads_it() -> None:
     async with serve() as server:
         tokens = (await server.post("/tokenize", {"messages": HI})).json()["tokens"]
@@ -57,6 +66,10 @@ async def test_special_tokens_can_be_left_out_of_a_text() -> None:
         ("/tokenize", {}, "prompt", "missing_required_parameter"),
         ("/tokenize", {"prompt": "a", "messages": HI}, "prompt", "missing_required_parameter"),
         ("/tokenize", {"prompt": ["a"]}, "prompt", "invalid_type"),
+        ("/tokenize", {"prompt": "a", "parts": []}, "prompt", "missing_required_parameter"),
+        ("/tokenize", {"parts": ["a"]}, "parts[0]", "invalid_type"),
+        ("/tokenize", {"parts": [{"data": True}]}, "parts[0].text", "missing_required_parameter"),
+        ("/tokenize", {"parts": [], "tools": []}, "tools", "invalid_value"),
         ("/tokenize", {"prompt": "a", "add_special_tokens": "yes"}, "add_special_tokens", "invalid_type"),
         ("/tokenize", {"prompt": "a", "add_generation_prompt": True}, "add_generation_prompt", "invalid_value"),
         ("/tokenize", {"prompt": "a", "tools": []}, "tools", "invalid_value"),
@@ -91,6 +104,8 @@ async def test_special_tokens_can_be_left_out_of_a_text() -> None:
             "invalid_value",
         ),
         ("/apply_template", {"messages": HI, "tools": [{"type": "web"}]}, "tools[0].type", None),
+        ("/tokenize", {"prompt": "a", "add_special_tokens": False, "continues": False}, "continues", None),
+        ("/tokenize", {"parts": [{"text": "a"}], "continues": False}, "continues", None),
     ],
 )
 async def test_what_is_wrong_is_refused_by_name(path: str, body: dict[str, Any], param: str, code: str | None) -> None:
