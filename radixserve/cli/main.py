@@ -11,6 +11,7 @@ from radixserve.cli.bench import Benches, bench_app
 from radixserve.cli.chat import chat_command
 from radixserve.cli.engine import EngineFactory, open_engine
 from radixserve.cli.generate import generate_command
+from radixserve.cli.plan import plan_command
 from radixserve.cli.serve import Serve, serve_command, serve_http
 
 
@@ -29,6 +30,7 @@ def build_app(
     app.command("serve")(serve_command(serve))
     app.command("generate")(generate_command(factory))
     app.command("chat")(chat_command(factory))
+    app.command("plan")(plan_command())
     app.add_typer(bench_app(benches or Benches()), name="bench")
     return app
 
