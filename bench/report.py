@@ -120,6 +120,40 @@ def _batch(speed: dict[str, Any]) -> str:
     return f"{speed['tokens']:,} tokens in documents of {len(speed['batch'])} schemas, 16 at once, {forced}"
 
 
+def programs(name: str) -> str:
+    """Tables of the example programs: tokens, seconds by way, lines of code."""
+    data = json.loads((HERE / "results" / f"{name}.json").read_text())
+    head = f"{data['cores']} cores; medians of {data['rounds']} rounds; load of the machine when it ended {data['load']:.1f}"
+    lines = [f"{head} (this benchmark's own included)", ""]
+    lines += [
+        "| program | items | calls | prompt tokens | computed | without the tree | hit rate | optimal | of optimal |"
+    ]
+    lines.append("|---|---|---|---|---|---|---|---|---|")
+    for program, row in data["programs"].items():
+        tree, without = row["ways"]["tree"], row["ways"]["no cache"]
+        counts = " | ".join(
+            f"{count:,}"
+            for count in (row["items"], tree["calls"], tree["prompt"], tree["computed"], without["computed"])
+        )
+        rates = f"{tree['hit_rate']:.1%} | {tree['optimal_hit_rate']:.1%} | {tree['of_optimum']:.1%}"
+        lines.append(f"| {program} | {counts} | {rates} |")
+    ways = list(next(iter(data["programs"].values()))["ways"])
+    lines += ["", f"| seconds | {' | '.join(ways)} |", f"|---|{'---|' * len(ways)}"]
+    for program, row in data["programs"].items():
+        base = row["ways"]["tree"]["seconds"]
+        cells = [f"{row['ways'][way]['seconds']:.2f} ({row['ways'][way]['seconds'] / base:.2f}x)" for way in ways[1:]]
+        lines.append(f"| {program} | {base:.2f} | {' | '.join(cells)} |")
+    lines += ["", f"| tokens computed | {' | '.join(ways)} |", f"|---|{'---|' * len(ways)}"]
+    for program, row in data["programs"].items():
+        lines.append(f"| {program} | {' | '.join(format(row['ways'][way]['computed'], ',') for way in ways)} |")
+    lines += ["", "| lines of code | radixlang | openai SDK | ratio |", "|---|---|---|---|"]
+    counted = {program: row["lines"] for program, row in data["programs"].items()}
+    whole = {side: sum(row[side] for row in counted.values()) for side in ("ours", "sdk")}
+    for program, row in {**counted, "all": whole}.items():
+        lines.append(f"| {program} | {row['ours']} | {row['sdk']} | {row['sdk'] / row['ours']:.1f} |")
+    return "\n".join(lines)
+
+
 def slim(name: str) -> None:
     """Leave out of a pytest-benchmark file what differs from machine to machine and says nothing."""
     path = HERE / "results" / f"{name}.json"
@@ -147,6 +181,7 @@ def main() -> None:
         "structured": structured,
         "server_overhead": overhead,
         "server_overhead_torch": overhead,
+        "programs": programs,
     }
     for name in ("cache", "scheduler"):
         slim(name)

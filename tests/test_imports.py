@@ -35,9 +35,13 @@ ALLOWED: dict[str, set[str]] = {
     "engine": LEAVES | {"chat", "scheduler", "cache", "runtime", "attention", "model", "native", "grammar"},
     "chat": LEAVES | TEXT,
     "server": LEAVES | TEXT | {"chat", "engine", "scheduler", "cache", "grammar"},
+    # Everything but weights and tensors; of the server what reads the bodies of requests.
+    "planner": LEAVES
+    | {"server", "engine", "chat", "scheduler", "cache", "grammar", "model"}
+    | {"runtime.selection", "runtime.token_choice"},
     # Steps are taken apart from outside: plans, batches and runners are what it looks at.
     "bench": LEAVES | {"engine", "scheduler.plan", "runtime", "model", "native"},
-    "cli": LEAVES | {"server", "engine", "cache", "bench"},
+    "cli": LEAVES | {"server", "engine", "cache", "bench", "planner"},
     "__init__": LEAVES | {"engine"},
 }
 # The server's process has no use for torch: what it shares with the engine must not bring it along.

@@ -1,0 +1,1 @@
+"""The same eleven programs, as one writes them with the openai SDK."""
