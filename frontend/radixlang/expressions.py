@@ -152,7 +152,7 @@ def gen(
         constraint = JsonSchema(json_schema_of(json_schema))
     elif grammar is not None:
         constraint = Grammar(grammar)
-    return Gen(_named(name), _sampling(max_tokens, sampling), constraint, reader, heal)
+    return Gen(_named(name), _sampling(max_tokens, sampling), constraint, reader, _healing(heal))
 
 
 def select(
@@ -184,7 +184,7 @@ def select(
     method = choices_method or token_length_normalized
     if not all(hasattr(method, needed) for needed in ("__call__", "name", "needs_unconditional")):
         raise InvalidProgram("choices_method", f"is a method such as token_length_normalized, not {method!r}")
-    return Select(_named(name), texts, method, heal)
+    return Select(_named(name), texts, method, _healing(heal))
 
 
 def gen_int(
@@ -217,11 +217,17 @@ def _typed_gen(
     dtype: Any, name: str | None, max_tokens: int | None, heal: bool | None, fields: Fields, *, json: bool = False
 ) -> Gen:
     constraint, reader = typed(dtype, json=json)
-    return Gen(_named(name), _sampling(max_tokens, fields), constraint, reader, heal)
+    return Gen(_named(name), _sampling(max_tokens, fields), constraint, reader, _healing(heal))
 
 
 def _sampling(max_tokens: int | None, fields: Fields) -> Sampling:
     return Sampling.of(max_tokens=max_tokens, **fields)
+
+
+def _healing(heal: bool | None) -> bool | None:
+    if not isinstance(heal, bool | None):
+        raise InvalidProgram("heal", f"is True or False, not {heal!r}")
+    return heal
 
 
 def _named(name: str | None) -> str | None:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, overload
 
 from radixlang.batch import Batch, BatchItem
@@ -70,7 +71,11 @@ class Program:
         own, options = self._prepare(args, kwargs)
         execution = self._execution(own, options, loop)
         if options.stream:
-            execution.run.holder = asyncio.run_coroutine_threadsafe(execution.on_loop(body_threads()), loop)
+            # A thread of its own: whoever watches may be a body on one of the shared threads, and wait for this one to get one.
+            thread = ThreadPoolExecutor(1, thread_name_prefix="radixlang-streamed")
+            running = asyncio.run_coroutine_threadsafe(execution.on_loop(thread), loop)
+            running.add_done_callback(lambda _: thread.shutdown(wait=False))
+            execution.run.holder = running
             return execution.state.watcher()
         if self.is_async:
             return wait_from_thread(execution.on_loop(body_threads()), loop)

@@ -32,6 +32,9 @@ class Options:
         timeout = given.get("timeout")
         if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
             raise InvalidProgram("timeout", f"is a number of seconds above 0, not {timeout!r}")
+        for name in ("stream", "hints", "heal"):
+            if not isinstance(given.get(name), bool | None):
+                raise InvalidProgram(name, f"is True or False, not {given[name]!r}")
         return cls(
             backend=backend_or_default(given.get("backend")),
             sampling=Sampling.of(**{name: value for name, value in given.items() if name in SPELLINGS}),

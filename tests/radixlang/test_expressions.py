@@ -95,6 +95,8 @@ def test_sampling_fields_in_all_spellings() -> None:
         ({"return_logprob": True, "logprobs": 1}, "return_logprob"),
         ({"n": 0}, "n"),
         ({"n": "3"}, "n"),
+        ({"heal": "no"}, "heal"),
+        ({"choices": ["a"], "heal": 0}, "heal"),
         ({"max_tokens": "5"}, "max_tokens"),
         ({"max_tokens": True}, "max_tokens"),
         ({"max_new_tokens": 2.5}, "max_new_tokens"),
@@ -123,10 +125,10 @@ def test_what_is_refused_by_name(arguments: dict[str, Any], param: str) -> None:
 
 def test_an_expression_inside_of_a_formatted_text_is_refused() -> None:
     expr = rl.gen("x")
-    for write in (lambda: f"a {expr} b", lambda: f"a {expr + 'b'}", lambda: "a {}".format(expr)):  # noqa: UP032
+    for part in (expr, expr + "b", rl.user("c")):
         with pytest.raises(rl.InvalidProgram, match="formatted text"):
-            write()
-    assert repr(expr) == f"{expr!r}"
+            f"a {part} d"
+        assert repr(part) == f"{part!r}"
 
 
 def test_select_by_position() -> None:

@@ -45,7 +45,15 @@ def test_arguments_of_a_wrong_kind_are_refused_by_name() -> None:
     for size in (0, "2", 2.0, True):
         with pytest.raises(rl.InvalidProgram, match=r"^size: "):
             program.run(size, backend=backend)
-    for options in ({"timeout": "5"}, {"timeout": 0}, {"max_tokens": "5"}, {"n": 0}, {"backend": "smollm2"}):
+    for options in (
+        {"timeout": "5"},
+        {"timeout": 0},
+        {"max_tokens": "5"},
+        {"n": 0},
+        {"heal": "no"},
+        {"hints": 1},
+        {"backend": "smollm2"},
+    ):
         with pytest.raises(rl.InvalidProgram, match=f"^{next(iter(options))}: "):
             program.run(1, **{"backend": backend, **options})
 

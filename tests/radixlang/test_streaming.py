@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+import importlib
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -224,3 +225,29 @@ def test_reading_a_failed_state_ends() -> None:
         return "".join(texts)
 
     assert reads.run(backend=FakeBackend(script)).ret_value == "Say:"
+
+
+def test_bodies_that_watch_programs_need_no_second_place_among_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many bodies run: here the one thread that there is is taken by the one that watches."""
+    backend = FakeBackend(ANSWERS)
+    watched: list[ProgramState] = []
+
+    @rl.function
+    def watching(s: ProgramState) -> str:
+        watched.append(program.run(backend=backend, stream=True))
+        return "".join(watched[0].stream("x"))
+
+    async def main() -> str:
+        try:
+            async with asyncio.timeout(10):
+                state = await watching.arun(backend=backend)
+            return str(state.ret_value)
+        finally:
+            # Sets the thread free where the test fails.
+            holder = watched[0]._run.holder
+            assert isinstance(holder, Future)
+            holder.cancel()
+
+    with ThreadPoolExecutor(1) as threads:
+        monkeypatch.setattr(importlib.import_module("radixlang.function"), "body_threads", lambda: threads)
+        assert asyncio.run(main()) == "one two three"
