@@ -13,12 +13,15 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Body:
-    """``arrived``: it has a thread. ``future``: what it waits for, None before it has begun. ``over``: nobody waits for it any more."""
+    """``arrived``: it has a thread. ``future``: what it waits for, None before it has begun. ``over``: nobody waits for it any more.
+    ``posts``: what it has asked of the loop since it last waited.
+    """
 
     executor: Executor
     arrived: bool = False
     over: bool = False
     future: Future[Any] | None = None
+    posts: list[Callable[[], Any]] = field(default_factory=list)
     turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
     @property
@@ -28,9 +31,11 @@ class Body:
 
 
 class Bodies:
-    """``notify`` wakes the event loop, from any thread. `wait` is called on the threads, all else on the loop's."""
+    """``notify`` calls a function on the event loop, from any thread. `wait` and `post` are called on the threads, all else on the
+    loop's.
+    """
 
-    def __init__(self, notify: Callable[[], Any]) -> None:
+    def __init__(self, notify: Callable[[Callable[[], Any]], Any]) -> None:
         self._notify = notify
         self._lock = threading.Lock()
         self._bodies: list[Body] = []
@@ -52,6 +57,7 @@ class Bodies:
                 return function(*args)
             finally:
                 self._own.body = None
+                self._deliver(body)
 
         return body, run
 
@@ -74,7 +80,34 @@ class Bodies:
             self._wake()
             return
         body.future = future
+        self._deliver(body)
         self._yield(body)
+
+    def post(self, call: Callable[[], Any]) -> bool:
+        """Keep what the calling body asks of the loop until it waits or returns: all of it comes at once then, so that it does not
+        matter how far the loop would have got meanwhile. False where the caller is no body.
+        """
+        body: Body | None = getattr(self._own, "body", None)
+        if body is None:
+            return False
+        with self._lock:
+            if body.over or self._closed:
+                return False
+            body.posts.append(call)
+        return True
+
+    def deliver(self) -> None:
+        """Do not wait for the body that runs: whoever it waits for may be waiting for what it has asked."""
+        with self._lock:
+            running = self._running
+        if running is not None:
+            self._deliver(running)
+
+    def _deliver(self, body: Body) -> None:
+        with self._lock:
+            posts, body.posts = body.posts, []
+        if posts:
+            self._notify(lambda: [call() for call in posts])
 
     def go_on(self) -> bool:
         """Let the next body that can go on do so; whether one runs, or is about to."""
@@ -124,4 +157,8 @@ class Bodies:
         with self._lock:
             if self._closed:
                 return
-        self._notify()
+        self._notify(_nothing)
+
+
+def _nothing() -> None:
+    pass

@@ -47,7 +47,7 @@ class LockstepEventLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, engine: LockstepLoop) -> None:
         self._engine = engine
-        self._bodies = Bodies(lambda: self.call_soon_threadsafe(_nothing))
+        self._bodies = Bodies(super().call_soon_threadsafe)
         super().__init__(_Selector(self._pause, self._overdue))
 
     def time(self) -> float:
@@ -74,6 +74,21 @@ class LockstepEventLoop(asyncio.SelectorEventLoop):
             future.set_exception(error)
         return future
 
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """As asyncio has it, but what a body asks for comes when it next waits (`Bodies.post`)."""
+        context = context or contextvars.copy_context()
+        handle = asyncio.Handle(callback, args, self, context)
+
+        def call() -> None:
+            if not handle.cancelled():
+                self.call_soon(callback, *args, context=context)
+
+        if self._bodies.post(call):
+            return handle
+        return super().call_soon_threadsafe(callback, *args, context=context)
+
     def wait_in_thread(self, future: Future[Any]) -> None:
         """Return when ``future`` is done and it is the calling thread's turn (`radixlang.loop.WatchfulLoop`)."""
         self._bodies.wait(future)
@@ -94,6 +109,7 @@ class LockstepEventLoop(asyncio.SelectorEventLoop):
 
     def _overdue(self) -> None:
         """The body that runs waits for threads of its own, and these for the engine."""
+        self._bodies.deliver()
         self._engine.turn()
 
 
@@ -117,7 +133,3 @@ class _Selector(selectors.DefaultSelector):
         if not events:
             self._overdue()
         return events
-
-
-def _nothing() -> None:
-    pass

@@ -189,9 +189,8 @@ def on_the_model(name: str, engine: Engine, count: int) -> None:
     assert [state.text() for state in run(name, backend, count, hints=False)] == [state.text() for state in states]
 
 
-@pytest.mark.parametrize("name", ["chat_short", "json_decoding"])
-def test_it_runs_on_the_embedded_model(name: str, engine: Engine) -> None:
-    on_the_model(name, engine, 2)
+def test_one_runs_on_the_embedded_model(engine: Engine) -> None:
+    on_the_model("json_decoding", engine, 2)
 
 
 @pytest.mark.long

@@ -93,6 +93,25 @@ def test_bodies_run_one_at_a_time_and_in_order(loop: LockstepLoop) -> None:
     assert order == [(place, number) for place in range(3) for number in range(5)]
 
 
+def test_what_a_body_asks_of_the_loop_comes_together_when_it_waits(loop: LockstepLoop) -> None:
+    """Or the order of calls would be a matter of how fast the loop is while the body runs."""
+    order: list[str] = []
+
+    def body(event_loop: Any) -> None:
+        event_loop.call_soon_threadsafe(order.append, "first")
+        time.sleep(0.02)
+        order.append("body")
+        event_loop.call_soon_threadsafe(order.append, "second")
+
+    async def work() -> None:
+        event_loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1) as threads:
+            await event_loop.run_in_executor(threads, body, event_loop)
+
+    run_in_lockstep(loop, work)
+    assert order == ["body", "first", "second"]
+
+
 @function
 def own_threads(s: ProgramState) -> None:
     """Reads its branches from threads that it makes itself."""

@@ -57,6 +57,6 @@ def test_a_gpu_is_served_by_flashinfer_alone(name: str, monkeypatch: pytest.Monk
 def test_torch_paged_refuses_what_it_does_not_do() -> None:
     config = tiny_config("llama", attention_soft_cap=30.0)
     assert TorchPagedAttention.supports(config, "cpu", torch.bfloat16, FP8) == [
-        "torch_paged stores KV in torch.bfloat16, not in torch.float8_e4m3fn",
+        "torch_paged stores KV in torch.bfloat16 or int8, not in torch.float8_e4m3fn",
         "torch_paged has no soft cap of attention scores",
     ]
