@@ -6,22 +6,12 @@ These are msgspec structs because they travel between processes; fields are only
 from __future__ import annotations
 
 import enum
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from radixserve.constraints import Constraint, check_constraint
-from radixserve.errors import InvalidRequest
-
-MAX_LOGPROBS = 128
-MAX_SAMPLES = 128
-MAX_STOP_STRINGS = 64
-MAX_STOP_LENGTH = 4096
-MAX_STOP_TOKENS = 1024
-MAX_STOP_PATTERNS = 4
-MAX_STOP_PATTERN_LENGTH = 1024
-MAX_LOGIT_BIAS = 65536
-MAX_LOGPROB_TOKENS = 128
+from radixserve.constraints import Constraint
+from radixserve.sampling_check import check_sampling
 
 
 class FinishReason(enum.StrEnum):
@@ -96,110 +86,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def validate(self, vocab_size: int) -> None:
         """Raise `InvalidRequest` naming the first field that is of the wrong type or out of range."""
-        _integer("max_tokens", self.max_tokens, 0, optional=True)
-        _integer("min_tokens", self.min_tokens, 0)
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise InvalidRequest("min_tokens", f"{self.min_tokens} is more than max_tokens ({self.max_tokens})")
-        _number("temperature", self.temperature, 0.0, 100.0)
-        _number("top_p", self.top_p, 0.0, 1.0, open_low=True)
-        _integer("top_k", self.top_k, -1)
-        _number("min_p", self.min_p, 0.0, 1.0)
-        _number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
-        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _integer("seed", self.seed, -(2**63), 2**64 - 1, optional=True)
-        _integer("n", self.n, 1, MAX_SAMPLES)
-        _integer("logprobs", self.logprobs, 0, min(MAX_LOGPROBS, vocab_size), optional=True)
-        _integer("prompt_logprobs", self.prompt_logprobs, 0, min(MAX_LOGPROBS, vocab_size), optional=True)
-        _integer("logprob_start", self.logprob_start, 0)
-        for name in ("include_stop", "ignore_eos", "skip_special_tokens", "finish_json"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidRequest(name, "must be true or false", "invalid_type")
-        if self.logprobs_mode not in ("raw", "processed"):
-            raise InvalidRequest("logprobs_mode", f"must be 'raw' or 'processed', not {self.logprobs_mode!r}")
-        self._validate_stops(vocab_size)
-        self._validate_bias(vocab_size)
-        if self.constraint is not None:
-            check_constraint(self.constraint)
-        elif self.finish_json:
-            raise InvalidRequest("finish_json", "needs a constraint")
-        self._validate_logprob_tokens(vocab_size)
-        self._validate_patterns()
-
-    def _validate_logprob_tokens(self, vocab_size: int) -> None:
-        if not isinstance(self.logprob_token_ids, (tuple, list)):
-            raise InvalidRequest("logprob_token_ids", "must be a sequence of token ids", "invalid_type")
-        if len(self.logprob_token_ids) > MAX_LOGPROB_TOKENS:
-            raise InvalidRequest("logprob_token_ids", f"at most {MAX_LOGPROB_TOKENS} ids are taken")
-        for token in self.logprob_token_ids:
-            _integer("logprob_token_ids", token, 0, vocab_size - 1)
-        if self.logprob_token_ids and self.logprobs is None and self.prompt_logprobs is None:
-            raise InvalidRequest("logprob_token_ids", "needs logprobs or prompt_logprobs")
-
-    def _validate_patterns(self) -> None:
-        if not isinstance(self.stop_regex, (tuple, list)):
-            raise InvalidRequest("stop_regex", "must be a sequence of patterns", "invalid_type")
-        for pattern in self.stop_regex:
-            if not isinstance(pattern, str):
-                raise InvalidRequest("stop_regex", "must be a sequence of patterns", "invalid_type")
-        if len(self.stop_regex) > MAX_STOP_PATTERNS:
-            raise InvalidRequest(
-                "stop_regex", f"{len(self.stop_regex)} patterns, at most {MAX_STOP_PATTERNS} are taken"
-            )
-        longest = max(map(len, self.stop_regex), default=0)
-        if longest > MAX_STOP_PATTERN_LENGTH:
-            raise InvalidRequest(
-                "stop_regex", f"a pattern has {longest} characters, at most {MAX_STOP_PATTERN_LENGTH} are taken"
-            )
-
-    def _validate_stops(self, vocab_size: int) -> None:
-        if not isinstance(self.stop, (tuple, list)):
-            raise InvalidRequest("stop", "must be a sequence of strings", "invalid_type")
-        if len(self.stop) > MAX_STOP_STRINGS:
-            raise InvalidRequest("stop", f"{len(self.stop)} stop strings, at most {MAX_STOP_STRINGS} are taken")
-        for text in self.stop:
-            if not isinstance(text, str):
-                raise InvalidRequest("stop", "must be a sequence of strings", "invalid_type")
-            if not text:
-                raise InvalidRequest("stop", "a stop string must not be empty")
-            if len(text) > MAX_STOP_LENGTH:
-                raise InvalidRequest(
-                    "stop", f"a stop string has {len(text)} characters, at most {MAX_STOP_LENGTH} are taken"
-                )
-        if not isinstance(self.stop_token_ids, (tuple, list)):
-            raise InvalidRequest("stop_token_ids", "must be a sequence of token ids", "invalid_type")
-        if len(self.stop_token_ids) > MAX_STOP_TOKENS:
-            raise InvalidRequest("stop_token_ids", f"at most {MAX_STOP_TOKENS} ids are taken")
-        for token in self.stop_token_ids:
-            _integer("stop_token_ids", token, 0, vocab_size - 1)
-
-    def _validate_bias(self, vocab_size: int) -> None:
-        if not isinstance(self.logit_bias, dict):
-            raise InvalidRequest("logit_bias", "must map token ids to numbers", "invalid_type")
-        if len(self.logit_bias) > MAX_LOGIT_BIAS:
-            raise InvalidRequest("logit_bias", f"at most {MAX_LOGIT_BIAS} entries are taken")
-        for token, bias in self.logit_bias.items():
-            _integer("logit_bias", token, 0, vocab_size - 1)
-            _number("logit_bias", bias, -1e4, 1e4)
-
-
-def _integer(name: str, value: Any, low: int, high: int | None = None, *, optional: bool = False) -> None:
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(name, f"must be an integer, not {value!r}", "invalid_type")
-    if value < low or (high is not None and value > high):
-        bound = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise InvalidRequest(name, f"must be {bound}, not {value}")
-
-
-def _number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidRequest(name, f"must be a number, not {value!r}", "invalid_type")
-    # Comparisons with NaN are false, and with an integer of any size exact.
-    if not low <= value <= high or (open_low and value == low):
-        bound = f"above {low:g} and at most {high:g}" if open_low else f"between {low:g} and {high:g}"
-        raise InvalidRequest(name, f"must be {bound}, not {value}")
+        check_sampling(self, vocab_size)
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):

@@ -22,7 +22,8 @@ TEXT = {"model.text", "model.tokenizer", "model.chat_template"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "constraints": {"errors"},
-    "messages": {"errors", "constraints"},
+    "sampling_check": {"errors", "constraints"},
+    "messages": {"errors", "constraints", "sampling_check"},
     "config": {"errors"},
     "cache": LEAVES,
     "native": LEAVES,
