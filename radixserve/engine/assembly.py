@@ -36,7 +36,7 @@ def assemble(model: LoadedModel, config: EngineConfig, stage: Callable[[str], No
     from radixserve.model.device_weights import DeviceWeights
     from radixserve.model.gguf_weights import placement
     from radixserve.runtime.device import memory_for_kv, require_device
-    from radixserve.runtime.machine import pool_blocks, return_freed_memory
+    from radixserve.runtime.machine import pool_blocks, returning_freed_memory
     from radixserve.runtime.runner_choice import KV_DTYPES, create_runner
 
     device = require_device(config.model.device)
@@ -54,11 +54,11 @@ def assemble(model: LoadedModel, config: EngineConfig, stage: Callable[[str], No
         device_memory=device_memory,
     )
     config = config.resolve(context_length=model.config.context_length, num_blocks=num_blocks)
-    stage("packing weights")
-    runner, facts = create_runner(model, config.model, config.cache, config.scheduler)
-    stage("checking that bits do not depend on the batch")
-    broken_promises = runner.broken_promises()
-    return_freed_memory()
+    with returning_freed_memory():
+        stage("packing weights")
+        runner, facts = create_runner(model, config.model, config.cache, config.scheduler)
+        stage("checking that bits do not depend on the batch")
+        broken_promises = runner.broken_promises()
     for reason in broken_promises:
         logger.warning("cold == warm cannot be kept on this machine: %s", reason)
     core = EngineCore(

@@ -17,7 +17,7 @@ from radixserve.model.gguf_tensor import GGUFTensor
 from radixserve.model.gguf_types import Bytes
 from radixserve.model.weights import check_names, check_shape, element_type, weight_shapes
 
-_CHUNK_ELEMENTS = 1 << 20
+_CHUNK_ELEMENTS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, eq=False)

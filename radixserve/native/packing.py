@@ -26,7 +26,7 @@ BLOCK_BYTES = {Format.Q8_0: 34, Format.Q4_0: 18, Format.Q4_1: 20, Format.Q4_K: 1
 BLOCK_ELEMENTS = {Format.Q8_0: GROUP, Format.Q4_0: GROUP, Format.Q4_1: GROUP, Format.Q4_K: SUPER, Format.Q6_K: SUPER}
 
 # Weights that are packed at once: what that takes besides the result is a few times as many bytes.
-_PART_ELEMENTS = 1 << 21
+_PART_ELEMENTS = 1 << 19
 
 
 def _zeros(size: int) -> torch.Tensor:

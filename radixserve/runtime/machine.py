@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -15,6 +17,10 @@ UNKNOWN_MEMORY = 4 << 30
 POOL_SHARE = 0.5
 POOL_LIMIT = 8 << 30
 UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge number
+# Of glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_WHILE_LOADING = 1 << 20
+_MOST_IN_HEAP = 32 << 20
 
 
 def available_memory(root: Path = Path("/")) -> int:
@@ -27,13 +33,25 @@ def available_memory(root: Path = Path("/")) -> int:
     return min(known) if known else UNKNOWN_MEMORY
 
 
-def return_freed_memory() -> None:
-    """Give what the C library holds of freed memory back to the system, where it can (glibc).
+@contextmanager
+def returning_freed_memory() -> Iterator[None]:
+    """What is freed within goes back to the system, at the latest at the end, where the C library can do that (glibc).
 
-    For the moment when a model is ready: its tokenizer, the packing of its weights and the self-test leave tens of megabytes in pieces.
+    For the making of a model, which goes through many times its weights in pieces of a few megabytes. Left alone, glibc keeps such
+    pieces in its heap from the first large one that is freed; how many depends on what else the machine does: 60 to 140 MB were seen.
+    Afterwards its thresholds are the highest that it would have come to by itself.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
+    library = ctypes.CDLL(None)
+    trim, option = getattr(library, "malloc_trim", None), getattr(library, "mallopt", None)
+    if trim is None or option is None:
+        yield
+        return
+    option(_M_MMAP_THRESHOLD, _WHILE_LOADING)
+    try:
+        yield
+    finally:
+        option(_M_MMAP_THRESHOLD, _MOST_IN_HEAP)
+        option(_M_TRIM_THRESHOLD, 2 * _MOST_IN_HEAP)
         trim(0)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,6 +128,11 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {counts[name]}" for name in sorted(counts))
 
 
+def _rows(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
+    """One matrix of the rows of all; a single one, which may be the largest of the model, is not copied."""
+    return matrices[0] if len(matrices) == 1 else torch.cat(list(matrices))
+
+
 class _Packer:
     """Packs weights by name, in the form that the file and ``keep_blocks`` make of each."""
 
@@ -145,7 +150,7 @@ class _Packer:
         form = self._form(names[0])
         stored = [self._stored[name] for name in names if name in self._stored]
         if form is None:
-            packed = pack_dense(torch.cat([self._weights[name] for name in names]), self._zeros)
+            packed = pack_dense(_rows([self._weights[name] for name in names]), self._zeros)
         elif len(stored) == 1:
             packed = pack_quantized(form, stored[0].blocks(), stored[0].in_features, self._zeros)
         else:

@@ -76,12 +76,6 @@ def native_bench(
     return Bench(model, block_size, num_blocks, make_runner=make, **more)
 
 
-@pytest.fixture(autouse=True)
-def _best_isa_afterwards() -> Any:
-    yield
-    NativeLibrary.load().set_isa(BEST_ISA)
-
-
 def tiny(architecture: Architecture = "llama", dtype: torch.dtype = torch.float32) -> TinyDecoder:
     return tiny_decoder(architecture, dtype, intermediate_size=80)
 

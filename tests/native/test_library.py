@@ -99,24 +99,32 @@ def test_the_name_follows_the_sources(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert build.library_name("thread") != build.library_name("address")
 
 
+CHOSEN = NativeLibrary.load().isa, NativeLibrary.load().threads
+
+
+@pytest.mark.parametrize("_round", [1, 2])
+def test_each_test_finds_the_library_as_the_process_has_it(_round: int) -> None:
+    library = NativeLibrary.load()
+    assert (library.isa, library.threads) == CHOSEN
+    library.set_isa(ALL_ISAS[-1])
+    library.set_threads(CHOSEN[1] + 1)
+
+
 def test_thread_count_can_change_between_calls() -> None:
     program, out, expected = product()
     library = NativeLibrary.load()
-    before = library.threads
     for count in (1, 2, 7, 3, 1, 2):
         assert library.set_threads(count) == count == library.threads
         out.zero_()
         program.run(batch_of([0] * 24))
         assert same_bits(out, expected)
     assert library.set_threads(0) == 1
-    library.set_threads(before)
 
 
 def test_many_runs_lose_no_chunk() -> None:
     """Runs in a row, some after a pause in which the workers fall asleep: every chunk is done, once, before the call returns."""
     program, out, expected = product()
     library = NativeLibrary.load()
-    before = library.threads
     library.set_threads(3)
     batch = batch_of([0] * 24)
     for repeat in range(400):
@@ -125,7 +133,6 @@ def test_many_runs_lose_no_chunk() -> None:
         out.zero_()
         program.run(batch)
         assert same_bits(out, expected), repeat
-    library.set_threads(before)
 
 
 def test_more_threads_than_cores_change_nothing() -> None:
@@ -134,7 +141,7 @@ def test_more_threads_than_cores_change_nothing() -> None:
 import os, threading
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 from radixserve.native.library import NativeLibrary
-from tests.native.steps import batch_of, same_bits
+from tests.native.steps import ALL_ISAS, batch_of, same_bits
 from tests.native.test_library import product
 done = threading.Event()
 def keep_busy():
@@ -184,7 +191,7 @@ def test_a_forked_child_starts_its_own_threads() -> None:
 import os, warnings
 warnings.simplefilter("ignore")
 from tests.native.test_library import product
-from tests.native.steps import batch_of, same_bits
+from tests.native.steps import ALL_ISAS, batch_of, same_bits
 from radixserve.native.library import NativeLibrary
 NativeLibrary.load().set_threads(3)
 program, out, expected = product()

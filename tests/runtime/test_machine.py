@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from radixserve.errors import ConfigError
 from radixserve.runtime import machine
-from radixserve.runtime.machine import UNKNOWN_MEMORY, available_memory, pool_blocks, return_freed_memory
+from radixserve.runtime.machine import UNKNOWN_MEMORY, available_memory, pool_blocks, returning_freed_memory
 from tests.tiny_decoder import tiny_config
 
 
@@ -92,7 +93,17 @@ def test_pool_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         pool_blocks(config, **sizes)
 
 
-@pytest.mark.parametrize("library", [object(), type("WithTrim", (), {"malloc_trim": staticmethod(lambda pad: pad)})()])
-def test_freed_memory_is_given_back_where_the_c_library_can(library: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ctypes.CDLL", lambda name: library)
-    return_freed_memory()
+def test_freed_memory_is_given_back_where_the_c_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, int]] = []
+    glibc = SimpleNamespace(
+        mallopt=lambda option, value: calls.append((f"option {option}", value)),
+        malloc_trim=lambda pad: calls.append(("trim", pad)),
+    )
+    monkeypatch.setattr("ctypes.CDLL", lambda name: glibc)
+    with pytest.raises(ConfigError), returning_freed_memory():
+        raise ConfigError("model", "cannot be loaded")
+    assert calls == [("option -3", 1 << 20), ("option -3", 32 << 20), ("option -1", 64 << 20), ("trim", 0)]
+    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
+    with returning_freed_memory():
+        calls.clear()
+    assert not calls

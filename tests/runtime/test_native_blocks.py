@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -24,14 +22,11 @@ DTYPES = (torch.bfloat16, torch.float32)
 
 
 @pytest.fixture(params=ALL_ISAS)
-def library(request: pytest.FixtureRequest) -> Iterator[NativeLibrary]:
+def library(request: pytest.FixtureRequest) -> NativeLibrary:
     """The process's library, switched to one instruction set for the test."""
     loaded = NativeLibrary.load()
-    before = loaded.isa, loaded.threads
     loaded.set_isa(request.param)
-    yield loaded
-    loaded.set_isa(before[0])
-    loaded.set_threads(before[1])
+    return loaded
 
 
 def runner(model: LoadedModel, *, threads: int = 1, keep_blocks: bool = True, room: int = 512) -> NativeModelRunner:

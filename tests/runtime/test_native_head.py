@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,14 +22,11 @@ BLOCKS = 64
 
 
 @pytest.fixture(params=ALL_ISAS)
-def library(request: pytest.FixtureRequest) -> Iterator[NativeLibrary]:
+def library(request: pytest.FixtureRequest) -> NativeLibrary:
     """The process's library, switched to one instruction set for the test."""
     loaded = NativeLibrary.load()
-    before = loaded.isa, loaded.threads
     loaded.set_isa(request.param)
-    yield loaded
-    loaded.set_isa(before[0])
-    loaded.set_threads(before[1])
+    return loaded
 
 
 def runner(model: Any, **options: Any) -> NativeModelRunner:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from radixserve.errors import ConfigError
 from radixserve.model.config import Architecture
 from radixserve.model.rope import TABLE_BLOCK
-from radixserve.native.library import Isa, NativeLibrary
+from radixserve.native.library import NativeLibrary
 from radixserve.runtime import native_promise, plan_runner
 from radixserve.runtime.model_runner import ModelRunner
 from radixserve.runtime.native_decoder import NativeDecoder
@@ -47,14 +47,11 @@ def model(
 
 
 @pytest.fixture(params=ALL_ISAS)
-def library(request: pytest.FixtureRequest) -> Iterator[NativeLibrary]:
+def library(request: pytest.FixtureRequest) -> NativeLibrary:
     """The process's library, switched to one instruction set for the test."""
     loaded = NativeLibrary.load()
-    before: tuple[Isa, int] = loaded.isa, loaded.threads
     loaded.set_isa(request.param)
-    yield loaded
-    loaded.set_isa(before[0])
-    loaded.set_threads(before[1])
+    return loaded
 
 
 def fresh_runner(
