@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import threading
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -74,19 +75,14 @@ class Tokenizer:
             token for token in flagged.union(roles) if token is not None and token < vocab_size
         )
         self.added_ids = frozenset(token for token in added if token < vocab_size)
-        # The same tokenizer that reads special tokens in a text as the plain text they are. A second object, because the
-        # setting belongs to the object and a request must not change it under another one.
-        self._plain = unbounded(tokenizers.Tokenizer.from_str(backend.to_str()))
-        self._plain.encode_special_tokens = True
         # A token with a role is as special as one that is flagged so.
-        named = [item for token, item in added.items() if token in self.special_ids and item.content]
-        self._plain.add_special_tokens([_like(item, item.content, special=True) for item in named if not item.special])
-        self.special_names = frozenset(item.content for item in named)
+        self._named = [item for token, item in added.items() if token in self.special_ids and item.content]
+        self.special_names = frozenset(item.content for item in self._named)
         self._special_name = _any_of(self.special_names)
-        self._stand_ins, stood_for = _add_stand_ins(self._plain, named)
+        self._plain_reader: _PlainReader | None = None
+        self._making_plain = threading.Lock()
         self._strips = any(item.lstrip or item.rstrip for item in added.values())
         self._ids = backend.get_vocab(with_added_tokens=True)
-        self._stood_for = {stand_in: self._ids[name] for stand_in, name in stood_for.items()}
         self._texts: list[str] = [""] * vocab_size
         self._bytes: list[bytes] = [b""] * vocab_size
         for text, token in self._ids.items():
@@ -120,7 +116,9 @@ class Tokenizer:
         False reads the names of special tokens in the text as plain text. Raises `InvalidRequest` for a text that is
         not Unicode (a lone surrogate).
         """
-        backend = self._backend if parse_special else self._plain
+        return self._encoded(self._backend if parse_special else self._plain.backend, text, add_special)
+
+    def _encoded(self, backend: tokenizers.Tokenizer, text: str, add_special: bool = False) -> list[int]:
         try:
             if len(text) < _LONG:
                 ids = backend.encode(text, add_special_tokens=False).ids
@@ -161,16 +159,17 @@ class Tokenizer:
         """
         if not data or self._special_name is None:
             return self.encode(text)
+        plain = self._plain
         pieces: list[str] = []
         done = position = 0
         while (found := self._special_name.search(text, position)) is not None:
             if any(index in data for index in range(found.start(), found.end())):
                 position = found.start() + 1
                 continue
-            pieces += (text[done : found.start()], self._stand_ins[found[0]])
+            pieces += (text[done : found.start()], plain.stand_ins[found[0]])
             done = position = found.end()
         pieces.append(text[done:])
-        return [self._stood_for.get(token, token) for token in self.encode("".join(pieces), parse_special=False)]
+        return [plain.stood_for.get(token, token) for token in self._encoded(plain.backend, "".join(pieces))]
 
     def encode_parts(
         self, parts: Iterable[tuple[str, bool]], *, add_special: bool = False, continues: bool | None = None
@@ -252,6 +251,14 @@ class Tokenizer:
         """`token_bytes` of every id from 0 to ``vocab_size`` - 1."""
         return tuple(self._bytes)
 
+    @property
+    def _plain(self) -> _PlainReader:
+        """Made when it is first asked for: it takes a tenth of a second and as much memory as the tokenizer itself."""
+        with self._making_plain:
+            if self._plain_reader is None:
+                self._plain_reader = _PlainReader.of(self._backend, self._named)
+            return self._plain_reader
+
     def _keeps_bytes(self) -> bool:
         """Whether tokens surely stand for all bytes of a text that the vocabulary has: then no few make a long text."""
         if self._alphabet != "byte_level" or self._backend.normalizer is not None or self._strips or self.adds_space:
@@ -274,24 +281,36 @@ def _any_of(names: Collection[str]) -> re.Pattern[str] | None:
     return re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
 
-def _add_stand_ins(
-    plain: tokenizers.Tokenizer, special: Iterable[tokenizers.AddedToken]
-) -> tuple[dict[str, str], dict[int, str]]:
-    """Give ``plain``, where the names of special tokens are plain text, a text for each that stands for the token.
+@dataclass(frozen=True, slots=True, eq=False)
+class _PlainReader:
+    """A tokenizer that reads the names of special tokens as the plain text they are.
 
-    Returns name -> text and the text's id -> name. The text is matched like the name (with the same stripping of white space
-    around it) and holds a secret, so that no caller can write it.
+    Of its own, because that setting belongs to the object and a request must not change it under another one. ``stand_ins``: by the name
+    of a special token the text that it reads as that token all the same; ``stood_for``: the token by the id that it gives such a text.
+    A stand-in is matched like the name (with the same stripping of white space around it) and holds a secret, so that no caller can
+    write it.
     """
-    secret = secrets.token_hex(16)
-    texts: dict[str, str] = {}
-    names: dict[int, str] = {}
-    for item in special:
-        text = f"\ue000{secret}{len(texts):x}\ue000"
-        plain.add_tokens([_like(item, text, special=False)])
-        token = plain.token_to_id(text)
-        assert token is not None, "the token was just added"
-        texts[item.content], names[token] = text, item.content
-    return texts, names
+
+    backend: tokenizers.Tokenizer
+    stand_ins: dict[str, str]
+    stood_for: dict[int, int]
+
+    @classmethod
+    def of(cls, backend: tokenizers.Tokenizer, special: Collection[tokenizers.AddedToken]) -> _PlainReader:
+        """For the special tokens ``special`` of ``backend``, some of which it may not know to be special."""
+        plain = unbounded(tokenizers.Tokenizer.from_str(backend.to_str()))
+        plain.encode_special_tokens = True
+        plain.add_special_tokens([_like(item, item.content, special=True) for item in special if not item.special])
+        secret = secrets.token_hex(16)
+        stand_ins: dict[str, str] = {}
+        stood_for: dict[int, int] = {}
+        for item in special:
+            text = f"\ue000{secret}{len(stand_ins):x}\ue000"
+            plain.add_tokens([_like(item, text, special=False)])
+            stands, token = plain.token_to_id(text), backend.token_to_id(item.content)
+            assert stands is not None and token is not None, "the one was just added, the other is the tokenizer's"
+            stand_ins[item.content], stood_for[stands] = text, token
+        return cls(plain, stand_ins, stood_for)
 
 
 def _like(item: tokenizers.AddedToken, text: str, *, special: bool) -> tokenizers.AddedToken:

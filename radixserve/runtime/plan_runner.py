@@ -23,7 +23,7 @@ from radixserve.runtime.token_choice import Choices, TokenChoice
 from radixserve.runtime.top_logits import TopLogits
 from radixserve.scheduler.plan import Int32Array, PlanRow, RowResult, StepPlan, StepResult
 
-LOGITS_BYTES = 32 << 20
+LOGITS_BYTES = 8 << 20
 
 
 class EndTokens(Protocol):
