@@ -37,7 +37,6 @@ constexpr int kGroup = 32;
 constexpr int kSuper = 256;
 constexpr int kQuantPanel = 16;
 constexpr int kRoundedAtOnce = 2048;  // numbers: rounding takes a tenth of the time of few rows, too much for one thread
-constexpr int kAheadBytes = 4096;  // between use and prefetch: the hardware alone does not keep up with one row
 
 RS_INLINE void unpack_nibbles(const uint8_t* p, W* w) {
   RS_UNROLL
@@ -165,16 +164,19 @@ __attribute__((noinline)) void quant_tile(const QuantTile& tile) {
   const uint8_t* quants =
       static_cast<const uint8_t*>(op.weight) + tile.first_feature / kQuantPanel * quant_panel_bytes<Q>(width);
   const uint8_t* scales = quants + groups * Q::kQuantBytes;
+  // Walks over integers and scales alike, so that no line of the panels ahead is left out.
+  const uint8_t* ahead = quants + kAheadBytes;
+  constexpr int kGroupBytes = Q::kQuantBytes + Q::kScaleBytes * kGroup / Q::kScaleGroup;
   F acc[R];
   RS_UNROLL
   for (int r = 0; r < R; ++r) acc[r] = zero();
-  for (int64_t g = 0; g < groups; ++g, quants += Q::kQuantBytes) {
+  for (int64_t g = 0; g < groups; ++g, quants += Q::kQuantBytes, ahead += kGroupBytes) {
     W w[8];
     F d[2], m;
     int64_t place;
     const uint8_t* of_group = scales_of<Q>(scales, g, &place);
     RS_UNROLL
-    for (int i = 0; i < Q::kQuantBytes; i += 64) prefetch(quants + kAheadBytes + i);
+    for (int i = 0; i < kGroupBytes; i += 64) prefetch(ahead + i);
     Q::unpack(quants, w);
     Q::scales(of_group, place, d, &m);
     // Rows go three at a time: their chains of integer sums interleave and hide one another's latency.
