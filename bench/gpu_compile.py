@@ -14,6 +14,7 @@ compiled by a process of its own, because FlashInfer reads the list of them once
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import subprocess
@@ -63,9 +64,9 @@ def specs(architecture: str) -> Iterator[tuple[str, Callable[[], Any]]]:
                     + [str(head_dim), *(["window"] if window else []), *(["softcap"] if soft_cap else [])]
                 )
                 # What decode, prefill and cascade load: FA2 everywhere, and FA3 for long extents on sm_90.
-                yield f"fa2_{name}", lambda key=key: modules._gen_batch_prefill_primary_module("fa2", *key)
+                yield f"fa2_{name}", functools.partial(modules._gen_batch_prefill_primary_module, "fa2", *key)
                 if architecture == "9.0" and kv_dtype == dtype:
-                    yield f"fa3_{name}", lambda key=key: modules.gen_batch_prefill_module("fa3", *key)
+                    yield f"fa3_{name}", functools.partial(modules.gen_batch_prefill_module, "fa3", *key)
 
 
 def chosen(architecture: str, wanted: list[str]) -> list[tuple[str, Callable[[], Any]]]:
@@ -126,7 +127,8 @@ def main() -> int:
 
 
 def _one_process_each(options: argparse.Namespace) -> int:
-    results, failed = [], 0
+    results: list[dict[str, Any]] = []
+    failed = 0
     with tempfile.TemporaryDirectory() as folder:
         for architecture in options.arch:
             out = Path(folder) / f"{architecture}.json"

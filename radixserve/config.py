@@ -27,7 +27,11 @@ class ModelOptions:
     model and block size, and ``torch`` otherwise. ``context_length``: lowers the model's own limit (tokens). ``attention``: the
     attention backend of the torch path; naming one chooses that path. ``device``: ``cuda`` is an NVIDIA GPU with FlashInfer, in
     bfloat16 or float16. ``threads``: of the forward pass (0 takes the cores this
-    process may use).
+    process may use, shared among the ranks). ``tensor_parallel_size``: ranks, each a process with a part of the weights and of the KV
+    heads; on the CPU they take the torch path.
+    ``deterministic``: on a GPU, attention and products whose bits do not depend on the batch, for a price; a CPU
+    computes so anyway, and nothing changes there. ``cuda_graph``: decodes of up to ``cuda_graph_max_bs`` rows (None: ``max_running``)
+    are captured when the engine starts and replayed, as far as ``cuda_graph_memory_mb`` (None: 1024) reach; ``auto`` is on for ``cuda``.
     """
 
     model: str = "smollm2"
@@ -38,6 +42,11 @@ class ModelOptions:
     kernels: Literal["auto", "native", "torch"] = "auto"
     attention: Literal["auto", "torch_paged", "flashinfer"] = "auto"
     threads: int = 0
+    tensor_parallel_size: int = 1
+    deterministic: bool = False
+    cuda_graph: Literal["auto", "on", "off"] = "auto"
+    cuda_graph_max_bs: int | None = None
+    cuda_graph_memory_mb: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +85,8 @@ class SchedulerConfig:
     reserves all of ``max_tokens``;
     ``adaptive`` an estimate. ``watermark``: share of the pool admission leaves free. ``itl_target_ms``: bounds a step's
     predicted time. ``fast_forward``: tokens that a constraint leaves no choice of are computed in one step; off takes one a step, with
-    the same output.
+    the same output. ``overlap``: the next step is planned while one runs, and what a step brings is handed out while the next runs;
+    ``auto`` does so on a GPU.
     """
 
     max_batch_tokens: int = 512
@@ -89,6 +99,7 @@ class SchedulerConfig:
     watermark: float = 0.01
     itl_target_ms: float | None = None
     fast_forward: bool = True
+    overlap: Literal["auto", "on", "off"] = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +137,9 @@ class EngineConfig:
         cache, scheduler = self.cache, self.scheduler
         _check_range("context_length", self.model.context_length, 2)
         _check_range("threads", self.model.threads, 0, 1024)
+        _check_range("tensor_parallel_size", self.model.tensor_parallel_size, 1, 256)
+        _check_range("cuda_graph_max_bs", self.model.cuda_graph_max_bs, 1)
+        _check_range("cuda_graph_memory_mb", self.model.cuda_graph_memory_mb, 1)
         _check_range("block_size", cache.block_size, 1, 1024)
         _check_range("num_blocks", cache.num_blocks, 2)
         _check_range("kv_memory_mb", cache.kv_memory_mb, 1)
@@ -137,6 +151,7 @@ class EngineConfig:
         _check_range("max_batch_tokens", scheduler.max_batch_tokens, 1)
         _check_range("max_running", scheduler.max_running, 1)
         self._validate_device()
+        self._validate_ranks()
         if self.model.weights == "bf16" and self.model.dtype != "bfloat16":
             raise ConfigError(
                 "weights", f"bf16 contradicts dtype={self.model.dtype}, which dequantizes to {self.model.dtype}"
@@ -156,11 +171,19 @@ class EngineConfig:
     def _validate_device(self) -> None:
         """Raise `ConfigError` for what the device does not do, whatever the machine."""
         model = self.model
+        if model.device == "cpu" or model.cuda_graph == "off" or model.tensor_parallel_size > 1:
+            for name in ("cuda_graph_max_bs", "cuda_graph_memory_mb"):
+                if getattr(model, name) is not None:
+                    raise ConfigError(name, "needs device=cuda, one rank, and graphs that are not switched off")
         if model.device == "cuda":
             if model.dtype == "float32":
                 raise ConfigError("dtype", "device=cuda computes in bfloat16 or float16, not in float32")
             if model.kernels == "native":
                 raise ConfigError("kernels", "the native kernels run on the CPU, not on device=cuda")
+            if model.tensor_parallel_size > 1 and model.cuda_graph == "on":
+                raise ConfigError(
+                    "cuda_graph", "on is for one GPU: sums over tensor_parallel_size ranks are not captured"
+                )
             if self.cache.kv_dtype == "int8":
                 raise ConfigError("kv_dtype", "int8 is for the CPU; device=cuda stores fp8")
             return
@@ -168,16 +191,33 @@ class EngineConfig:
             raise ConfigError("dtype", "float16 needs device=cuda; a CPU computes in bfloat16 or float32")
         if model.attention == "flashinfer":
             raise ConfigError("attention", "flashinfer needs device=cuda")
+        if model.cuda_graph == "on":
+            raise ConfigError("cuda_graph", "on needs device=cuda; a CPU has no graphs to capture")
         if self.cache.kv_dtype == "fp8":
             raise ConfigError("kv_dtype", "fp8 needs device=cuda; a CPU stores int8")
 
+    def _validate_ranks(self) -> None:
+        """Raise `ConfigError` for what several ranks do not do, whatever the model."""
+        model = self.model
+        if model.tensor_parallel_size == 1:
+            return
+        if model.kernels == "native":
+            raise ConfigError(
+                "kernels",
+                "native runs a step's layers in one call, without sums over ranks; tensor_parallel_size needs torch",
+            )
+
     def resolve(self, *, context_length: int, num_blocks: int) -> EngineConfig:
-        """This configuration with the model's context limit (tokens) and the pool's size (blocks) filled in."""
+        """This configuration with the model's context limit (tokens) and the pool's size (blocks) filled in, and no ``overlap=auto``."""
         limit = min(context_length, self.model.context_length or context_length)
+        overlap = self.scheduler.overlap
+        if overlap == "auto":
+            overlap = "on" if self.model.device == "cuda" else "off"
         return dataclasses.replace(
             self,
             model=dataclasses.replace(self.model, context_length=limit),
             cache=dataclasses.replace(self.cache, num_blocks=num_blocks),
+            scheduler=dataclasses.replace(self.scheduler, overlap=overlap),
         )
 
 

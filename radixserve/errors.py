@@ -15,6 +15,8 @@
     │   ├── UnknownTokenizer
     │   └── UnknownTensorType
     ├── NativeUnavailable                  the CPU kernel library cannot be built or loaded here
+    ├── RankFailed(rank)                   a process of a tensor-parallel engine is lost, and the engine with it
+    ├── StepVoided(step)                   a step is not run, since one that it was planned after failed
     ├── OutOfBlocks                        the pool is empty and nothing can be evicted
     ├── RequestFailed(rid)                 one request failed while it ran; the engine lives on
     ├── MatcherFailed                      a grammar exceeded its limits of work while an output was made
@@ -132,6 +134,26 @@ class UnknownTensorType(ModelLoadError):
 
 class NativeUnavailable(RadixServeError):
     """The CPU kernel library cannot be built or loaded on this machine; the message says why."""
+
+
+class RankFailed(RadixServeError):
+    """A process of a tensor-parallel engine died or raised; no step can be computed any more.
+
+    ``rank``: which, None where it is not known.
+    """
+
+    def __init__(self, rank: int | None, reason: str) -> None:
+        super().__init__(f"tensor parallelism ended: {reason}" if rank is None else f"rank {rank} {reason}")
+        self.rank = rank
+        self.reason = reason
+
+
+class StepVoided(RadixServeError):
+    """Step ``step`` counted on one that failed, so it is not run; it is planned anew, and no request hears of it."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"step {step} was planned after one that failed")
+        self.step = step
 
 
 class OutOfBlocks(RadixServeError):

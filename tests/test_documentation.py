@@ -75,7 +75,7 @@ def test_every_dependency_is_explained_and_pinned() -> None:
     assert all(str(pin.specifier).startswith("==") for pin in pins)
 
 
-@pytest.mark.parametrize("option", ["lora", "speculative", "host_cache_mb", "tensor_parallel"])
+@pytest.mark.parametrize("option", ["lora", "speculative", "host_cache_mb", "pipeline_parallel_size"])
 def test_an_engine_option_of_another_engine_is_refused_by_name(option: str) -> None:
     with pytest.raises(ConfigError, match=f"^{option}: unknown option"):
         EngineConfig.from_options(**{option: 1})

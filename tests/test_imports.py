@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     # Everything but weights and tensors; of the server what reads the bodies of requests.
     "planner": LEAVES
     | {"server", "engine", "chat", "scheduler", "cache", "grammar", "model"}
-    | {"runtime.selection", "runtime.token_choice"},
+    | {"runtime.selection", "runtime.step_runner", "runtime.token_choice"},
     # Steps are taken apart from outside: plans, batches and runners are what it looks at.
     "bench": LEAVES | {"engine", "scheduler.plan", "runtime", "model", "native"},
     "cli": LEAVES | {"server", "engine", "cache", "bench", "planner"},

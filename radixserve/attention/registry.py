@@ -21,8 +21,11 @@ def create_attention(
     dtype: torch.dtype,
     device: torch.device,
     kv_dtype: torch.dtype | None = None,
+    deterministic: bool = False,
 ) -> AttentionBackend:
     """The backend called ``name``, or with ``auto`` the one for the device; ``kv_dtype`` None stores KV in ``dtype``.
+
+    ``deterministic``: a token's bits depend on its own context alone, as torch_paged's always do.
 
     Raises `ConfigError` with every reason where it cannot serve the model here, or where the name is unknown.
     """
@@ -34,5 +37,7 @@ def create_attention(
     if reasons := backends[name].supports(config, device.type, dtype, kv_dtype):
         raise ConfigError("attention", "; ".join(reasons))
     if name == FlashInferAttention.name:
-        return FlashInferAttention(config, block_size=block_size, dtype=dtype, device=device, kv_dtype=kv_dtype)
+        return FlashInferAttention(
+            config, block_size=block_size, dtype=dtype, device=device, kv_dtype=kv_dtype, deterministic=deterministic
+        )
     return TorchPagedAttention(config, block_size=block_size, dtype=dtype)

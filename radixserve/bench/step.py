@@ -89,6 +89,9 @@ def bench_step(options: StepOptions, limits: Limits | None, note: Note) -> StepR
         raise ConfigError("busy", f"must be between 0 and {_MOST_BUSY}, not {options.busy}")
     cases = [StepCase.parse(case) for case in options.cases]
     config = EngineConfig.from_options(**options.engine)
+    if config.scheduler.overlap == "on":
+        raise ConfigError("overlap", "steps are timed one at a time, or no part of one could be told from the next")
+    config = dataclasses.replace(config, scheduler=dataclasses.replace(config.scheduler, overlap="off"))
     note("loading the model")
     model = load_model(config.model.model, dtype=getattr(torch, config.model.dtype))
     assembly = assemble(model, config)

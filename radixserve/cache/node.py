@@ -105,6 +105,16 @@ class Match:
         """Tokens matched, the part inside a block included."""
         return self.length + self.tail_length
 
+    def committed(self) -> Match:
+        """As much of it as no step is still writing."""
+        node = self.node
+        if not node.pending:
+            return self
+        while node.pending:
+            assert node.parent is not None, "the root is never pending"
+            node = node.parent
+        return Match(node, node.end)
+
 
 @dataclass(frozen=True, slots=True)
 class Eviction:

@@ -171,7 +171,8 @@ class PrefixCache:
         self._store_tail(lease, key, length)
         root = self.tree.root(lease.namespace.tree)
         return [
-            self._lease(lease.namespace, self.tree.match(root, lease.namespace.salt, key, length)) for _ in range(count)
+            self._lease(lease.namespace, self.tree.match(root, lease.namespace.salt, key, length).committed())
+            for _ in range(count)
         ]
 
     def _lease(self, namespace: Namespace, match: Match) -> Lease:
@@ -222,7 +223,8 @@ class PrefixCache:
         if node.lock:
             self._detached.append(node)
         else:
-            self._drop(node.blocks)
+            # As in `evict`: no step in flight reads it. And what could be evicted must stay available while a step is planned.
+            self.pool.free(node.blocks)
 
     def may_rematch(self, lease: Lease, limit: int) -> bool:
         """Whether `rematch` looks at all: for less than a block it does not."""
@@ -242,6 +244,20 @@ class PrefixCache:
         self._drop(lease.table[lease.node.end // self.block_size :])
         self._move(lease, match)
         return match.total
+
+    def retreat(self, lease: Lease, step: int) -> int:
+        """Let a lease go of the nodes that ``step`` writes, and of all beyond them; returns the tokens that it still holds."""
+        node = lease.node
+        while node.pending == step:
+            assert node.parent is not None, "the root is never pending"
+            node = node.parent
+        self._drop(lease.table[lease.node.end // self.block_size :])
+        self._unlock_copy(lease)
+        self.tree.lock(node)
+        self.tree.unlock(lease.node)
+        lease.node = node
+        del lease.table[node.end // self.block_size :]
+        return node.end
 
     def missing_blocks(self, lease: Lease, num_tokens: int) -> int:
         """Blocks to allocate before the table covers ``num_tokens``."""

@@ -30,6 +30,9 @@ EngineOptions = dict[str, Any]
 SamplingFields = dict[str, Any]
 ServerFields = dict[str, Any]
 
+# What the field calls an option for short.
+_SHORT_NAMES = {"tensor_parallel_size": "--tp"}
+
 
 @dataclass(frozen=True, slots=True)
 class Flag:
@@ -51,6 +54,8 @@ class Flag:
         names = [f"{long}/--no-{long[2:]}"] if hint is bool else [long]
         if len(self.keyword) == 1:
             names.append(f"-{self.keyword}")
+        if self.option in _SHORT_NAMES:
+            names.append(_SHORT_NAMES[self.option])
         info = typer.Option(
             *names,
             help=self.help,

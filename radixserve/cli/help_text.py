@@ -15,6 +15,11 @@ ENGINE_HELP: dict[str, str] = {
     "kernels": "The package's own CPU kernels or torch; auto takes the kernels where they can be had.",
     "attention": "Attention backend of the torch path.",
     "threads": "Threads of the forward pass; 0 takes the cores this process may use.",
+    "tensor_parallel_size": "Processes (GPUs) that share the weights and the KV heads.",
+    "deterministic": "On a GPU: bits that do not depend on the batch, at a price; a CPU has them anyway.",
+    "cuda_graph": "Capture steps of decodes and replay them; auto does on a GPU.",
+    "cuda_graph_max_bs": "Most rows of a captured step; --max-running when left out.",
+    "cuda_graph_memory_mb": "GPU memory that captured steps may take, in MiB; 1024 when left out.",
     "block_size": "Tokens in a KV block.",
     "num_blocks": "Blocks in the KV pool; derived from --kv-memory-mb when left out.",
     "kv_memory_mb": "Size of the KV pool in MiB; derived from free memory when left out.",
@@ -35,6 +40,7 @@ ENGINE_HELP: dict[str, str] = {
     "watermark": "Share of the pool that admission leaves free.",
     "itl_target_ms": "Keep the predicted time of a step under this many milliseconds.",
     "fast_forward": "Compute tokens that a constraint leaves no choice of in one step; off takes one a step.",
+    "overlap": "Plan the next step while one runs, and hand out what it brought while the next runs; auto does on a GPU.",
     "seed": "Seed from which requests without their own get theirs.",
 }
 

@@ -93,6 +93,11 @@ class ConstrainedOutput:
         """Nothing repeats a part of the prompt."""
         return False
 
+    @property
+    def over(self) -> bool:
+        """Never: a constraint has a say in every token."""
+        return False
+
     def after_text(self, token: int, spelled: Sequence[int]) -> Follow:
         """What follows ``token``, which was just drawn and of which the constraint sees the end only, ``spelled`` as tokens."""
         self._left -= 1

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,27 +25,20 @@ from radixserve.engine.generation import Generation
 from radixserve.engine.inspection import engine_stats, view_cache
 from radixserve.engine.intake import Limits, check_pooling, check_priority
 from radixserve.engine.prompt_holds import PromptHolds
+from radixserve.engine.step_line import LaunchedStep, StepLine
 from radixserve.engine.step_stats import StepStats
 from radixserve.engine.token_index import TokenIndex
-from radixserve.errors import InvalidRequest
+from radixserve.errors import InvalidRequest, RankFailed
 from radixserve.grammar.compiler import Compiled, ConstraintCompiler
 from radixserve.grammar.stop_patterns import StopPatterns
 from radixserve.messages import Explanation, FinishReason, GenerationChunk, Pooling, SamplingParams
-from radixserve.runtime.token_choice import Choices
-from radixserve.scheduler.plan import StepPlan, StepResult
+from radixserve.runtime.step_runner import Runner
 from radixserve.scheduler.request import Request
 from radixserve.scheduler.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
 _TEXT_TOKENS = 8
-
-
-class Runner(Protocol):
-    """Executes plans."""
-
-    def execute(self, plan: StepPlan, choices: Choices | None = None) -> StepResult:
-        """Run one step; raising fails the whole step. ``choices``: of the rows that may not draw every token."""
 
 
 class EngineCore:
@@ -82,6 +76,9 @@ class EngineCore:
             config.scheduler, self.cache, context_length=config.model.context_length, eos_ids=eos_ids
         )
         self._runner = runner
+        self._overlap = config.scheduler.overlap == "on"
+        self._line = StepLine(runner, threaded=self._overlap)
+        self._launched: deque[LaunchedStep] = deque()
         self._tokenizer = tokenizer
         self._fingerprint = fingerprint
         self._eos_ids = tuple(eos_ids)
@@ -96,7 +93,7 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do anything."""
-        return self.scheduler.has_work
+        return self.scheduler.has_work or bool(self._launched)
 
     @property
     def has_news(self) -> bool:
@@ -188,33 +185,59 @@ class EngineCore:
     # ---------------------------------------------------------------- steps
 
     def step(self) -> list[GenerationChunk]:
-        """Run one step and return what it brought, in order; empty if it brought nothing yet."""
-        began = time.monotonic()
+        """Collect one step and return what it brought, in order; empty if it brought nothing yet.
+
+        With overlap the step after it is planned while it runs, and runs when this returns.
+        """
         self.expire_holds()
-        plan = self.scheduler.schedule()
-        if plan is not None:
-            self._run(plan)
+        if not self._launched:
+            self._launch()
+        if self._overlap and self._launched:
+            self._launch()
+        launched = self._launched.popleft() if self._launched else None
+        if launched is not None:
+            self._collect(launched)
+            if self._overlap and not self._launched:
+                # What could not be planned before its tokens were known runs while these are handed out.
+                self._launch()
         chunks = self._chunks()
         now = time.monotonic()
         self.cache.mark_time(now)
-        if plan is not None:
-            self._steps.observe(now - began, len(plan.rows), plan.num_tokens)
+        if launched is not None:
+            self._steps.observe(launched.began, now, len(launched.plan.rows), launched.plan.num_tokens)
         if self.config.cache.check_every_step:
             self.cache.check()
         return chunks
 
-    def _run(self, plan: StepPlan) -> None:
-        choices = self._finder.start(plan, self.scheduler.requests)
+    def _launch(self) -> None:
+        """Plan the next step, if one can be planned, and hand it to the runner."""
+        began = time.monotonic()
+        plan = self.scheduler.schedule()
+        if plan is not None:
+            choices = self._finder.start(plan, self.scheduler.requests)
+            after = self._launched[-1] if self._launched else None
+            self._launched.append(self._line.launch(plan, choices, began, after))
+
+    def _collect(self, launched: LaunchedStep) -> None:
+        plan = launched.plan
         try:
-            # Runners that draw freely need not know of choices.
-            result = self._runner.execute(plan) if choices is None else self._runner.execute(plan, choices)
+            result = launched.result()
         except Exception as error:
             logger.exception("step %d of %d rows failed", plan.step, len(plan.rows))
-            if choices is not None:
-                choices.settle()
+            self._drop_launched()
+            if isinstance(error, RankFailed):
+                # No step can be computed any more, so nothing is gained by trying its requests one at a time.
+                raise
             self.scheduler.fail(plan, error)
         else:
+            if not result.sound:
+                # The scheduler takes back what it planned after such a step; by then nothing of that may run any more.
+                self._drop_launched()
             self.scheduler.update(plan, result)
+
+    def _drop_launched(self) -> None:
+        while self._launched:
+            self._launched.popleft().drop()
 
     def _chunks(self) -> list[GenerationChunk]:
         chunks: list[GenerationChunk] = []
@@ -249,6 +272,11 @@ class EngineCore:
         elif text.failure is not None:
             request.error_param = "stop_regex"
             self.scheduler.finish(request, FinishReason.ERROR, error=text.failure)
+
+    def close(self) -> None:
+        """Wait for what runs, and end the thread it runs on. No step is taken afterwards."""
+        self._drop_launched()
+        self._line.close()
 
     def idle(self) -> None:
         """Nothing is running: check the books while it costs nobody anything."""

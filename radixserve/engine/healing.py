@@ -98,6 +98,11 @@ class HealedOutput:
         """Whether ``token``, which was just drawn, brings nothing but (a part of) the text."""
         return 0 < len(self._index.texts[token]) <= len(self._rest)
 
+    @property
+    def over(self) -> bool:
+        """Whether the text was repeated, and no constraint follows it."""
+        return not self._rest and self._inner is None
+
     def after(self, token: int) -> Follow:
         """What follows ``token``, which was just drawn. Raises `MatcherFailed`."""
         if not self._rest:

@@ -159,6 +159,14 @@ class EngineLoop:
         elif threading.current_thread() is not self._thread:
             self._thread.join()
 
+    def fail(self, error: Exception) -> None:
+        """Stop because of ``error``, at the latest after the current step; any thread may say so. The first reason stands."""
+        with self._wake:
+            if not self._closed:
+                self._failure = error
+                self._closed = True
+                self._wake.notify()
+
     def turn(self) -> bool:
         """Carry out the commands that wait, or else one step; False where there is neither. For a loop without a thread."""
         with self._wake:
@@ -193,6 +201,7 @@ class EngineLoop:
             self._closed = self._ended = True
             commands, self._commands = self._commands, deque()
             at_end = self._at_end
+        self._core.close()
         reason = EngineClosed(f"the engine stopped: {self._failure}" if self._failure else "the engine was closed")
         for rid, sink in self._sinks.items():
             try:

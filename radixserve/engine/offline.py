@@ -61,7 +61,7 @@ class Engine:
         from radixserve.runtime.device import require_device
 
         config = EngineConfig.from_options(model=model, **options)
-        require_device(config.model.device)  # before anybody waits for weights
+        require_device(config.model.device, config.model.tensor_parallel_size)  # before anybody waits for weights
         self._start(load_model(config.model.model, dtype=_torch_dtype(config.model.dtype)), config)
 
     @classmethod
@@ -91,7 +91,7 @@ class Engine:
     def _start(self, model: LoadedModel, config: EngineConfig) -> None:
         assembly = assemble(model, config)
         self.model_config: ModelConfig = model.config
-        self._open(EngineLoop(assembly.core), assembly.info, assembly.core.config, model)
+        self._open(assembly.run_by(EngineLoop(assembly.core)), assembly.info, assembly.core.config, model)
 
     def _open(self, loop: EngineLoop, info: EngineInfo, config: EngineConfig, text: TextModel | LoadedModel) -> None:
         self.info = info

@@ -176,13 +176,13 @@ class EngineProcess:
         from radixserve.model.loader import load_model
         from radixserve.runtime.device import require_device
 
-        require_device(config.model.device)
+        require_device(config.model.device, config.model.tensor_parallel_size)
         model = load_model(config.model.model, dtype=getattr(torch, config.model.dtype), progress=_Percent(self._stage))
         assembly = assemble(model, config, self._stage)
         del model
         collect_and_freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
-        loop = EngineLoop(assembly.core, on_idle=collect_and_freeze)
+        loop = assembly.run_by(EngineLoop(assembly.core, on_idle=collect_and_freeze))
         self._loading = False
         self._outlet.put(wire.Ready(assembly.info))
         return loop

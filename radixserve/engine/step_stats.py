@@ -38,9 +38,16 @@ class StepStats:
         self._tokens = Histogram(_TOKENS)
         self._count = 0
         self._last: tuple[float, int, int] = (0.0, 0, 0)
+        self._end = 0.0
 
-    def observe(self, seconds: float, rows: int, tokens: int) -> None:
-        """A step of ``rows`` rows and ``tokens`` tokens took ``seconds`` from its planning to its chunks."""
+    def observe(self, began: float, end: float, rows: int, tokens: int) -> None:
+        """A step of ``rows`` rows and ``tokens`` tokens was planned at ``began`` and handed out at ``end``, in seconds of one clock.
+
+        It took the time between; where the step before it ended later than it began, the time since then, so that no time
+        counts twice.
+        """
+        seconds = end - max(began, self._end)
+        self._end = end
         self._count += 1
         self._last = (seconds, rows, tokens)
         self._seconds.observe(seconds)

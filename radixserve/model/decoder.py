@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from radixserve.model.config import ModelConfig
-from radixserve.model.ops import GatedUnit, Linear, Ops
+from radixserve.model.ops import GatedUnit, Linear, Ops, SumOverRanks
 from radixserve.model.rope import RopeTable
+from radixserve.model.summed_linear import SummedLinear
 
 if TYPE_CHECKING:
     from radixserve.attention.base import AttentionBackend
@@ -46,18 +47,31 @@ class Decoder:
 
     Packs its own copies of the ``weights`` (canonical names, see the loader) and keeps none of the originals except the
     embedding table.
+
+    ``sum_over_ranks``: the decoder is one rank's part, ``config`` and ``weights`` are those of that part, and what o and down give is
+    summed. ``with_head``: whether it is asked for `logits`; without, it has no LM head.
     """
 
-    def __init__(self, config: ModelConfig, weights: Weights, ops: Ops) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        ops: Ops,
+        *,
+        sum_over_ranks: SumOverRanks | None = None,
+        with_head: bool = True,
+    ) -> None:
         self.config = config
         self.ops = ops
         self._embed = weights["embed"]
         self.dtype = self._embed.dtype
         self._rope = RopeTable(config, self._embed.device)
-        self.layers = [_build_layer(config, weights, f"layers.{index}", ops) for index in range(config.num_layers)]
+        self.layers = [
+            _build_layer(config, weights, f"layers.{index}", ops, sum_over_ranks) for index in range(config.num_layers)
+        ]
         self._final_norm = weights["final_norm"].float()
         # The table itself, not weights["embed"] again: that may be another copy of it.
-        self.head = ops.head(self._embed if config.tied_head else weights["head"])
+        self.head = ops.head(self._embed if config.tied_head else weights["head"]) if with_head else None
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend, kv: KVStore) -> torch.Tensor:
         """Hidden states, float32 [T, hidden], after the last layer and before the final norm.
@@ -85,15 +99,21 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Float32 logits [n, vocab] of rows [n, hidden] that ``forward`` returned. The caller bounds n."""
+        assert self.head is not None, "made without a head"
         return self.head(self.ops.rms_norm(hidden, self._final_norm, self.config.rms_norm_eps, torch.float32))
 
 
-def _build_layer(config: ModelConfig, weights: Weights, prefix: str, ops: Ops) -> DecoderLayer:
+def _build_layer(
+    config: ModelConfig, weights: Weights, prefix: str, ops: Ops, sum_over_ranks: SumOverRanks | None
+) -> DecoderLayer:
     def bias(name: str) -> torch.Tensor | None:
         return weights.get(f"{prefix}.{name}_bias")
 
     def weight(name: str) -> torch.Tensor:
         return weights[f"{prefix}.{name}"]
+
+    def summed(part: Linear) -> Linear:
+        return part if sum_over_ranks is None else SummedLinear(part, sum_over_ranks)
 
     qkv_bias = None
     if config.bias_qkv:
@@ -106,8 +126,8 @@ def _build_layer(config: ModelConfig, weights: Weights, prefix: str, ops: Ops) -
         attn_norm=ops.scale(weight("attn_norm")),
         qkv=ops.linear(torch.cat((weight("q"), weight("k"), weight("v"))), qkv_bias),
         qk_norm=qk_norm,
-        o=ops.linear(weight("o"), bias("o")),
+        o=summed(ops.linear(weight("o"), bias("o"))),
         mlp_norm=ops.scale(weight("mlp_norm")),
         gated=ops.gated(weight("gate"), weight("up"), bias("gate"), bias("up")),
-        down=ops.linear(weight("down"), bias("down")),
+        down=summed(ops.linear(weight("down"), bias("down"))),
     )

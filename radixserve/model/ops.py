@@ -16,6 +16,10 @@ import torch
 GatedUnit = Callable[[torch.Tensor], torch.Tensor]
 
 
+# Sums this rank's part, [T, hidden], over all ranks of a tensor-parallel decoder, who all call it at the same places.
+SumOverRanks = Callable[[torch.Tensor], torch.Tensor]
+
+
 class Linear(Protocol):
     """A weight [out, in] with an optional bias [out], packed for its kernel; ``x`` is [T, in]."""
 

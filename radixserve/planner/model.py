@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
 from radixserve.config import CacheConfig, EngineConfig
 from radixserve.engine.client import EngineInfo
-from radixserve.engine.core import Runner
 from radixserve.engine.token_index import TokenIndex
 from radixserve.errors import ConfigError, ModelLoadError
 from radixserve.grammar.compiler import ConstraintCompiler
@@ -16,6 +16,7 @@ from radixserve.model.location import find_model
 from radixserve.model.text import TextModel, directory_config, load_text_model
 from radixserve.planner.step_cost import StepCost
 from radixserve.planner.traced_core import TracedCore
+from radixserve.runtime.step_runner import Runner
 
 # Where nobody says how large the pool is: more than nearly every plan fills, so that nothing is evicted.
 AMPLE_BLOCKS = 1 << 18
@@ -47,6 +48,8 @@ def traced_core(model: PlanModel, config: EngineConfig, runner: Runner, *, cost:
     if config.scheduler.itl_target_ms is not None and cost.nominal:
         raise ConfigError("itl_target_ms", "is a time: a plan needs step_cost to know how long a step takes")
     num_blocks = _pool_blocks(config.cache, config)
+    # The clock is the plan's own, so there is no time to save; and what a step computes is told exactly only one step at a time.
+    config = dataclasses.replace(config, scheduler=dataclasses.replace(config.scheduler, overlap="off"))
     config = config.resolve(context_length=model.context_length, num_blocks=num_blocks)
     text = model.text
     return TracedCore(

@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from radixserve.config import EngineConfig
-from radixserve.engine.core import EngineCore, Runner
+from radixserve.engine.core import EngineCore
 from radixserve.errors import UnsupportedFeature
 from radixserve.messages import GenerationChunk, SamplingParams
 from radixserve.model.tokenizer import Tokenizer
 from radixserve.planner.stand_in import StandIn
 from radixserve.planner.step_cost import StepCost
 from radixserve.planner.trace import StepTrace, Trace
+from radixserve.runtime.step_runner import Runner
 from radixserve.runtime.token_choice import Choices
 from radixserve.scheduler.plan import StepPlan, StepResult
 

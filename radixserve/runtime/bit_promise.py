@@ -17,11 +17,13 @@ from radixserve.attention.base import AttentionBackend
 from radixserve.messages import SamplingParams
 from radixserve.model.decoder import Decoder
 from radixserve.model.ops import Linear
+from radixserve.model.summed_linear import own_part
 from radixserve.runtime.forward_batch import ForwardBatch
 from radixserve.runtime.kv_store import KVStore, create_kv_store
 from radixserve.scheduler.plan import PlanRow, StepPlan
 
 BATCH_SIZES = (1, 2, 3, 5, 16, 7, 33, 64, 4, 6, 9, 11, 15, 17, 31, 8, 48, 95)
+CPU = torch.device("cpu")
 ROWS = 128
 LINEAR_SECONDS = 0.5
 CONTEXT = 600
@@ -29,34 +31,40 @@ CONTEXT = 600
 EXTENTS = (1, 2, 100, 153, 1, 255, 80, 3, 1, 1)
 
 
-def broken_promises(decoder: Decoder, attention: AttentionBackend, block_size: int, kv_dtype: torch.dtype) -> list[str]:
+def broken_promises(
+    decoder: Decoder, attention: AttentionBackend, block_size: int, kv_dtype: torch.dtype, device: torch.device = CPU
+) -> list[str]:
     """Reasons why a request's bits may depend on its batch or on the cache here; empty if none was found.
 
     Takes about a second at most: the first sizes are always tried, the rest while time is left.
     """
     with torch.inference_mode():
-        return _linears(decoder) + _attention(decoder, attention, block_size, kv_dtype)
+        return _linears(decoder, device) + _attention(decoder, attention, block_size, kv_dtype, device)
 
 
-def _linears(decoder: Decoder) -> list[str]:
-    """Every kind of linear of the first layer, and the LM head: each row alone and among others."""
+def _linears(decoder: Decoder, device: torch.device) -> list[str]:
+    """Every kind of linear of the first layer, and the LM head where there is one: each row alone and among others.
+
+    Of a rank's decoder its own part, without the sum over ranks.
+    """
     config, layer, dtype = decoder.config, decoder.layers[0], decoder.dtype
     generator = torch.Generator().manual_seed(1)
-    residual = torch.randn(ROWS, config.hidden_size, generator=generator)
+    residual = torch.randn(ROWS, config.hidden_size, generator=generator).to(device)
     hidden = residual.to(dtype)
-    inner = torch.randn(ROWS, config.intermediate_size, generator=generator).to(dtype)
-    heads = torch.randn(ROWS, config.num_heads * config.head_dim, generator=generator).to(dtype)
+    inner = torch.randn(ROWS, config.intermediate_size, generator=generator).to(device, dtype)
+    heads = torch.randn(ROWS, config.num_heads * config.head_dim, generator=generator).to(device, dtype)
 
     def added(linear: Linear, x: torch.Tensor) -> torch.Tensor:
-        return linear.add(x, residual[: len(x)])
+        return own_part(linear).add(x, residual[: len(x)])
 
-    kinds: tuple[tuple[str, Callable[[int], torch.Tensor]], ...] = (
+    kinds: list[tuple[str, Callable[[int], torch.Tensor]]] = [
         ("qkv", lambda rows: layer.qkv(hidden[:rows])),
         ("o", lambda rows: added(layer.o, heads[:rows])),
         ("gate and up", lambda rows: layer.gated(hidden[:rows])),
         ("down", lambda rows: added(layer.down, inner[:rows])),
-        ("LM head", lambda rows: decoder.logits(residual[:rows])),
-    )
+    ]
+    if decoder.head is not None:
+        kinds.append(("LM head", lambda rows: decoder.logits(residual[:rows])))
     reasons = []
     for name, run in kinds:
         deadline = time.perf_counter() + LINEAR_SECONDS / len(kinds)
@@ -70,17 +78,18 @@ def _linears(decoder: Decoder) -> list[str]:
     return reasons
 
 
-def _attention(decoder: Decoder, attention: AttentionBackend, block_size: int, kv_dtype: torch.dtype) -> list[str]:
+def _attention(
+    decoder: Decoder, attention: AttentionBackend, block_size: int, kv_dtype: torch.dtype, device: torch.device
+) -> list[str]:
     """One layer's attention over a random context: computed whole, and in pieces beside another request."""
     config = decoder.config
     generator = torch.Generator().manual_seed(2)
-    q = torch.randn(CONTEXT, config.num_heads, config.head_dim, generator=generator).to(decoder.dtype)
+    q = torch.randn(CONTEXT, config.num_heads, config.head_dim, generator=generator).to(device, decoder.dtype)
     k, v = (
-        torch.randn(CONTEXT, config.num_kv_heads, config.head_dim, generator=generator).to(decoder.dtype)
+        torch.randn(CONTEXT, config.num_kv_heads, config.head_dim, generator=generator).to(device, decoder.dtype)
         for _ in range(2)
     )
     blocks = -(-CONTEXT // block_size)
-    device = torch.device("cpu")
 
     def run(kv: KVStore, pieces: list[tuple[int, int, int]]) -> torch.Tensor:
         """Attend stretches (first position, end, first block of the table) of the context, in one batch."""
@@ -96,7 +105,7 @@ def _attention(decoder: Decoder, attention: AttentionBackend, block_size: int, k
             )
             for first, end, table in pieces
         )
-        batch = ForwardBatch.from_plan(StepPlan(0, rows), block_size)
+        batch = ForwardBatch.from_plan(StepPlan(0, rows), block_size, device)
         attention.plan(batch)
         return attention.forward(0, q[batch.positions], k[batch.positions], v[batch.positions], batch, kv)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -16,6 +18,16 @@ def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int
     return 2 * heads * head_elements(config.head_dim, dtype) * dtype.itemsize
 
 
+class BlockMirror(Protocol):
+    """Where other parts of the same blocks are kept."""
+
+    def copy_blocks(self, copies: npt.NDArray[np.int32]) -> None:
+        """As `BlockStore.copy_blocks`; ``copies`` has at least one."""
+
+    def poison(self, block_ids: npt.ArrayLike) -> None:
+        """As `BlockStore.poison`."""
+
+
 class BlockStore:
     """K and V of ``num_blocks`` blocks in all layers, or in the first ``num_layers``.
 
@@ -23,7 +35,7 @@ class BlockStore:
     It is addressed by block; who owns a block is the cache's business, and the order of elements inside one that of the kernels
     which read and write it. Memory is not
     touched before it is written, so an unused part of the pool costs no resident memory and holds garbage: readers must
-    never let a slot that was not written reach a result.
+    never let a slot that was not written reach a result. ``mirror``: does first what is done to blocks here.
     """
 
     def __init__(
@@ -43,6 +55,7 @@ class BlockStore:
         self._data = torch.empty((self.num_layers, 2, num_blocks, elements), dtype=dtype, device=device)
         # Torch neither indexes nor fills float8 everywhere, so blocks of single bytes are moved as such.
         self._moved = self._data.view(torch.uint8) if dtype.itemsize == 1 else self._data
+        self.mirror: BlockMirror | None = None
         # A byte of ones is NaN in every float8, and two are in the bf16 scales of int8.
         self._poison = 255.0 if dtype.itemsize == 1 else float("nan")
 
@@ -64,11 +77,15 @@ class BlockStore:
         """Copy whole blocks in every layer; ``copies`` [C, 2] is (source, destination). All sources are read first."""
         if len(copies) == 0:
             return
+        if self.mirror is not None:
+            self.mirror.copy_blocks(copies)
         pairs = torch.from_numpy(copies.astype(np.int64)).to(self._data.device)
         sources = self._moved.index_select(2, pairs[:, 0])
         self._moved.index_copy_(2, pairs[:, 1], sources)
 
     def poison(self, block_ids: npt.ArrayLike) -> None:
         """Fill blocks with NaN, those of int8 with such scales, so that a read of a freed block shows."""
+        if self.mirror is not None:
+            self.mirror.poison(block_ids)
         ids = torch.from_numpy(np.asarray(block_ids, np.int64).reshape(-1)).to(self._data.device)
         self._moved.index_fill_(2, ids, self._poison)

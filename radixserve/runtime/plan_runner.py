@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from radixserve.errors import RequestFailed
+from radixserve.errors import RankFailed, RequestFailed
 from radixserve.messages import TokenLogprob
 from radixserve.model.config import ModelConfig
 from radixserve.model.gguf_weights import placement
@@ -98,9 +98,19 @@ class PlanRunner(ABC):
     def broken_promises(self) -> list[str]:
         """Why bits may depend on the batch on this machine, after a short self-test; empty if they cannot."""
 
+    def close(self) -> None:  # noqa: B027  most runners have nothing but memory
+        """End what runs beside this process. No plan is executed afterwards."""
+
+    def when_lost(self, callback: Callable[[RankFailed], None]) -> None:  # noqa: B027
+        """``callback`` is told, on any thread, if no plan can be executed any more, in the middle of one or between two."""
+
     @abstractmethod
     def forward(self, batch: ForwardBatch) -> HiddenStates:
         """All layers over the batch; K and V of its tokens are in ``kv`` afterwards."""
+
+    def flatten(self, plan: StepPlan) -> ForwardBatch:
+        """The plan's rows as the batch that `forward` takes next, its tensors on the device."""
+        return ForwardBatch.from_plan(plan, self.kv.block_size, self.device)
 
     def execute(self, plan: StepPlan, choices: Choices | None = None) -> StepResult:
         """Copy blocks, run the forward pass, draw tokens.
@@ -117,18 +127,23 @@ class PlanRunner(ABC):
         return StepResult(plan.step, rows, time.perf_counter() - began)
 
     def _run(self, plan: StepPlan, choices: Choices | None) -> tuple[RowResult, ...]:
-        batch = ForwardBatch.from_plan(plan, self.kv.block_size, self.device)
-        hidden = self.forward(batch)
-        results = self._non_finite_rows(batch, plan, hidden)
+        batch = self.flatten(plan)
+        return self.results(plan, batch, self.forward(batch), choices)
+
+    def results(
+        self, plan: StepPlan, batch: ForwardBatch, hidden: HiddenStates, choices: Choices | None
+    ) -> tuple[RowResult, ...]:
+        """What the rows of ``plan``, flattened to ``batch``, bring, given the hidden states of its forward pass."""
+        results = self.non_finite_rows(plan, batch, hidden.non_finite_tokens())
         self._target_logprobs(batch, plan, hidden, results)
         self._sample(batch, plan, hidden, results, choices.wait() if choices is not None else {})
         self._states(batch, plan, hidden, results)
         return tuple(results.get(index, RowResult()) for index in range(batch.num_rows))
 
-    def _non_finite_rows(self, batch: ForwardBatch, plan: StepPlan, hidden: HiddenStates) -> dict[int, RowResult]:
-        """Errors by row for rows with a NaN or an infinity in any token's hidden state: their KV must not be used."""
+    def non_finite_rows(self, plan: StepPlan, batch: ForwardBatch, tokens: Int64Array) -> dict[int, RowResult]:
+        """Errors by row of those with any of ``tokens``, ascending in T, whose hidden states are not finite: their KV must not be used."""
         results: dict[int, RowResult] = {}
-        for token in hidden.non_finite_tokens().tolist():
+        for token in tokens.tolist():
             row = int(batch.query_start.searchsorted(token, "right")) - 1
             position = plan.rows[row].start + token - int(batch.query_start[row])
             results.setdefault(row, RowResult(error=f"non-finite hidden state at position {position}"))

@@ -14,6 +14,7 @@ from radixserve.runtime.model_runner import ModelRunner
 from radixserve.runtime.native_runner import NativeModelRunner, unsupported
 from radixserve.runtime.native_weights import BLOCK_FORMATS
 from radixserve.runtime.plan_runner import PlanRunner, RunnableModel
+from radixserve.runtime.tensor_parallel.runner import TensorParallelRunner
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,17 @@ def create_runner(
             keep_blocks=dense_reason is None,
             kv_dtype=KV_DTYPES[cache.kv_dtype],
         )
+    elif options.tensor_parallel_size > 1:
+        runner = TensorParallelRunner(
+            model,
+            ranks=options.tensor_parallel_size,
+            num_blocks=cache.num_blocks,
+            block_size=cache.block_size,
+            attention=options.attention,
+            threads=options.threads,
+            kv_dtype=KV_DTYPES[cache.kv_dtype],
+            deterministic=options.deterministic,
+        )
     else:
         runner = ModelRunner(
             model,
@@ -56,6 +68,7 @@ def create_runner(
             attention=options.attention,
             threads=options.threads,
             kv_dtype=KV_DTYPES[cache.kv_dtype],
+            deterministic=options.deterministic,
         )
     facts = runner.describe()
     if reason is not None and options.device == "cpu":
@@ -86,6 +99,8 @@ def _why_not_native(model: RunnableModel, options: ModelOptions, cache: CacheCon
         return "kernels=torch"
     if options.attention != "auto":
         return f"attention={options.attention} is a backend of the torch path"
+    if options.tensor_parallel_size > 1:
+        return f"tensor_parallel_size={options.tensor_parallel_size}: no sum over ranks is part of what they run in one call"
     assert cache.num_blocks is not None
     dtype, device = placement(model.weights)
     reasons = unsupported(

@@ -29,7 +29,7 @@ class Update:
 
 @dataclass(slots=True)
 class SchedulerStats:
-    """Counters since the start."""
+    """Counters since the start; of steps, those that have run or failed."""
 
     steps: int = 0
     rows: int = 0

@@ -6,6 +6,7 @@ on another thread or in another process.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +15,9 @@ import numpy.typing as npt
 from radixserve.messages import SamplingParams, TokenLogprob
 
 Int32Array = npt.NDArray[np.int32]
+
+UNKNOWN = -1
+"""Stands for a token that a step in flight will draw."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +41,9 @@ class PlanRow:
         positions (all inside this row) are wanted for prompt logprobs.
     ``states_from``
         the final hidden states of the positions from here to the row's end are wanted; None: of none.
+    ``token_from``
+        (step, index of its row): the row's only token is the one that is drawn there, by a step that was planned before this one and
+        is not collected; ``tokens`` holds `UNKNOWN`. None: all tokens are known. See `StepPlan.filled`.
     ``forced_targets``
         likewise from position ``forced_start`` on, for output tokens that are not drawn and whose logprobs are wanted.
     """
@@ -56,6 +63,7 @@ class PlanRow:
     forced_start: int = 0
     forced_targets: Int32Array | None = None
     states_from: int | None = None
+    token_from: tuple[int, int] | None = None
 
     @property
     def end(self) -> int:
@@ -78,6 +86,29 @@ class StepPlan:
     def num_tokens(self) -> int:
         """Tokens computed by this step."""
         return sum(len(row.tokens) for row in self.rows)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether some of its tokens are drawn by a step that it was planned after."""
+        return any(row.token_from is not None for row in self.rows)
+
+    def filled(self, before: StepResult) -> StepPlan:
+        """This plan with the tokens that ``before``, the result of the step it was planned after, has drawn for it.
+
+        Every row it names must have drawn one: see `StepResult.sound`.
+        """
+        if not self.is_open:
+            return self
+        return dataclasses.replace(self, rows=tuple(_filled(row, before) for row in self.rows))
+
+
+def _filled(row: PlanRow, before: StepResult) -> PlanRow:
+    if row.token_from is None:
+        return row
+    step, index = row.token_from
+    assert step == before.step, f"a token of step {step} is looked for in step {before.step}"
+    [token] = before.rows[index].token_ids
+    return dataclasses.replace(row, tokens=np.array([token], np.int32), token_from=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +137,11 @@ class StepResult:
     step: int
     rows: tuple[RowResult, ...]
     seconds: float = 0.0
+
+    @property
+    def sound(self) -> bool:
+        """Whether a step that was planned after this one may count on its KV and its tokens.
+
+        Not where a row failed by itself: then what it wrote leaves the cache, and others must not have read it.
+        """
+        return all(row.error is None or row.error_param is not None for row in self.rows)

@@ -10,15 +10,17 @@ from radixserve.cache.lease import Lease
 from radixserve.cache.prefix_cache import PrefixCache
 from radixserve.cache.token_key import TOKEN_BYTES, decode_tokens
 from radixserve.scheduler.budget import chunk_end
-from radixserve.scheduler.plan import Int32Array, PlanRow, StepPlan
+from radixserve.scheduler.plan import UNKNOWN, Int32Array, PlanRow, StepPlan
 from radixserve.scheduler.request import Request
+
+_ONE_UNKNOWN = np.array([UNKNOWN], np.int32)
 
 
 class PlanBuilder:
     """Rows and copies of the step that is being planned.
 
     ``requests`` is in the order of the rows; ``before`` holds each one's (cached tokens, frontier) from before this
-    step, for a roll-back.
+    step, for a roll-back. Where a step is in flight, the next token of a row may be one that it draws.
     """
 
     def __init__(self, cache: PrefixCache, step: int) -> None:
@@ -49,7 +51,8 @@ class PlanBuilder:
         copy = cache.take_copy(lease, self.step)
         if copy is not None:
             self._copies.append(copy)
-        cache.publish(lease, request.key, end, self.step)
+        # A block with a token that nobody knows yet stays private.
+        cache.publish(lease, request.key, min(end, request.num_tokens), self.step)
         request.count_cached(start)
         request.frontier = max(request.frontier, end)
         request.num_computed = end
@@ -60,7 +63,10 @@ class PlanBuilder:
         self.requests.append(request)
         self.before.append(before)
         self.num_tokens += end - start
-        self._rows.append(self._row(request, lease, start, end))
+        row = self._row(request, lease, start, end)
+        request.last_row = (self.step, len(self._rows))
+        request.awaits += row.num_samples > 0
+        self._rows.append(row)
         return end - start
 
     def build(self) -> StepPlan:
@@ -92,17 +98,23 @@ class PlanBuilder:
         return 0
 
     def _let_go(self, request: Request) -> None:
-        """A request without a row must not hold what this step writes: if the step fails, that leaves the tree."""
-        if request.lease is not None and request.lease.node.pending == self.step:
-            self._cache.discard(request.lease)
+        """A request without a row must not hold what only a step without it vouches for: if that fails, it leaves the tree."""
+        lease = request.lease
+        if lease is None:
+            return
+        if not request.in_flight and lease.node.pending:
+            self._cache.discard(lease)
             request.lease, request.num_computed = None, 0
+        elif lease.node.pending == self.step:
+            # A step in flight reads and writes what the lease held before.
+            request.num_computed = self._cache.retreat(lease, self.step)
 
     def _end(self, request: Request, lease: Lease, grant: int, cut: bool) -> int:
         """Where the row ends for want of budget or blocks."""
         start = request.num_computed
         if cut:
             return self._cut(request, lease, start, grant)
-        end = min(start + grant, request.num_tokens)
+        end = min(start + grant, request.num_tokens + request.awaits)
         missing = self._cache.missing_blocks(lease, end)
         return end if missing <= self._cache.secure(missing) else start
 
@@ -118,9 +130,11 @@ class PlanBuilder:
 
     def _row(self, request: Request, lease: Lease, start: int, end: int) -> PlanRow:
         sampling = request.sampling
-        complete = end == request.num_tokens and request.draws
+        known = start < request.num_tokens
+        complete = end == request.num_tokens + request.awaits and request.draws
         num_samples = (1 if request.forked else sampling.n) if complete else 0
-        first, targets = request.logprob_next - 1, None
+        # A step in flight may be about to bring those before its own end.
+        first, targets = max(request.logprob_next - 1, start), None
         last = min(end, request.num_prompt - 1)
         if request.wants_prompt_logprobs and first < last:
             targets = decode_tokens(request.key[(first + 1) * TOKEN_BYTES : (last + 1) * TOKEN_BYTES])
@@ -128,7 +142,9 @@ class PlanBuilder:
         return PlanRow(
             rid=request.rid,
             start=start,
-            tokens=decode_tokens(request.key[start * TOKEN_BYTES : end * TOKEN_BYTES]),
+            tokens=decode_tokens(request.key[start * TOKEN_BYTES : end * TOKEN_BYTES])
+            if known
+            else _ONE_UNKNOWN.copy(),
             table=np.array(lease.table[: self._cache.blocks_for(end)], np.int32),
             sampling=sampling,
             seed=request.seed,
@@ -141,6 +157,7 @@ class PlanBuilder:
             forced_start=forced_start,
             forced_targets=forced_targets,
             states_from=None if request.pool is None else request.pool.start_in(start, end),
+            token_from=None if known else request.last_row,
         )
 
 

@@ -68,6 +68,10 @@ class Continuation(Protocol):
     def copy(self) -> Continuation:
         """One at the same place that goes its own way: samples part here."""
 
+    @property
+    def over(self) -> bool:
+        """Whether it has no more to say: whatever is drawn from now on, nothing has to follow and nothing repeats."""
+
 
 @dataclass(slots=True)
 class SampleGroup:
@@ -89,7 +93,9 @@ class Request:
     """One sequence: a prompt and the tokens drawn so far.
 
     ``num_computed`` chases ``num_tokens``: there is no prefill and no decode phase. ``num_computed`` counts tokens
-    whose KV is in place once all planned steps have run. ``arrival`` orders requests and survives preemption;
+    whose KV is in place once all planned steps have run. ``awaits``: steps in flight that will draw a token of it, which nobody knows
+    yet; ``num_tokens`` does not count it, ``num_computed`` does where a step after that one computes it already. ``last_row``: the
+    (step, index of the row) that it was last planned in. ``arrival`` orders requests and survives preemption;
     ``order`` tells samples of one arrival apart.
     ``frontier``: positions below it were once counted as cached or computed. ``error_param``: the field of the request that an
     ``error`` is owed to; None for the engine's own failures.
@@ -102,6 +108,7 @@ class Request:
     __slots__ = (
         "aborted",
         "arrival",
+        "awaits",
         "continuation",
         "created_at",
         "ending",
@@ -116,6 +123,7 @@ class Request:
         "group",
         "in_flight",
         "key",
+        "last_row",
         "lease",
         "logprob_next",
         "max_tokens",
@@ -169,6 +177,8 @@ class Request:
         self.arrival = 0
         self.lease: Lease | None = None
         self.in_flight = 0
+        self.awaits = 0
+        self.last_row = (0, 0)
         self.aborted = False
         self.frontier = 0
         self.logprob_next = max(1, sampling.logprob_start)
@@ -208,8 +218,36 @@ class Request:
 
     @property
     def remaining(self) -> int:
-        """Tokens that are known and not computed."""
-        return self.num_tokens - self.num_computed
+        """Tokens that are known, or drawn by a step in flight, and not computed."""
+        return self.num_tokens + self.awaits - self.num_computed
+
+    @property
+    def ends_in_flight(self) -> bool:
+        """Whether a step in flight brings the last that it may have, so that no row comes after it."""
+        return self._all_in_flight and self._unguided and self.num_output + self.awaits >= self.max_tokens
+
+    @property
+    def needs_result(self) -> bool:
+        """Whether its next row cannot be planned before a step in flight is collected.
+
+        What must follow the token, what may be drawn after it, penalties and where samples part depend on the token itself.
+        """
+        if not self.in_flight:
+            return False
+        if self.unscored:
+            return True
+        free = self.forked and self._unguided and not self.sampling.needs_history
+        return self._all_in_flight and not free and not self.ends_in_flight
+
+    @property
+    def _all_in_flight(self) -> bool:
+        return self.in_flight > 0 and self.num_computed >= self.num_tokens
+
+    @property
+    def _unguided(self) -> bool:
+        """Whether nothing but limits and stop tokens decides how it goes on."""
+        guided = self.continuation is not None and not self.continuation.over
+        return not (guided or self.forced) and self.ending is None
 
     @property
     def wants_prompt_logprobs(self) -> bool:

@@ -9,8 +9,9 @@ import pytest
 
 from radixserve.bench.floors import ModelCost, StepWork
 from radixserve.bench.machine import Limits
+from radixserve.bench.options import StepOptions
 from radixserve.bench.part_timer import FORWARD, HEAD, PARTS, PartTimer
-from radixserve.bench.step import StepBench, competitors, plan_work
+from radixserve.bench.step import StepBench, bench_step, competitors, plan_work
 from radixserve.bench.step_case import DEFAULT_CASES, StepCase
 from radixserve.config import EngineConfig
 from radixserve.engine.assembly import assemble
@@ -122,6 +123,12 @@ def test_what_does_not_fit_is_refused_by_name(case: str, options: dict[str, Any]
     with pytest.raises(ConfigError) as refused:
         measured.measure(StepCase.parse(case), 1)
     assert refused.value.field == field
+
+
+def test_steps_that_overlap_are_not_timed() -> None:
+    with pytest.raises(ConfigError) as refused:
+        bench_step(StepOptions(engine={"overlap": "on"}), None, lambda text: None)
+    assert refused.value.field == "overlap"
 
 
 def test_nothing_stays_timed() -> None:

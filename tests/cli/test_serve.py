@@ -129,10 +129,13 @@ def test_the_command_serves_what_it_is_told_to() -> None:
         "4",
         "--threads",
         "1",
+        "--tp",
+        "2",
     ]
     result = CliRunner().invoke(build_app(serve=serve), arguments)
     assert result.exit_code == 70, result.output
-    assert calls == [({"model": "model.gguf", "seed": 4, "threads": 1}, ServerOptions(port=9, api_key=("a", "b")))]
+    engine = {"model": "model.gguf", "seed": 4, "threads": 1, "tensor_parallel_size": 2}
+    assert calls == [(engine, ServerOptions(port=9, api_key=("a", "b")))]
 
 
 def test_keys_are_not_part_of_what_options_show() -> None:

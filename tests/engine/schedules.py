@@ -19,6 +19,7 @@ from radixserve.grammar.compiler import ConstraintCompiler
 from radixserve.messages import FinishReason, GenerationOutput, SampleOutput, SamplingParams
 from radixserve.runtime.model_runner import ModelRunner
 from radixserve.runtime.plan_runner import PlanRunner, RunnableModel
+from radixserve.runtime.step_runner import Runner
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Bench:
     num_blocks: int
     tokenizer: TokenBytes = field(default_factory=LetterTokenizer)
     make_runner: Callable[[RunnableModel, int, int], PlanRunner] = torch_runner
+    serve: Callable[[PlanRunner], Runner] = lambda runner: runner
     runner: PlanRunner = field(init=False)
     alone: dict[tuple[tuple[int, ...], bytes, bool], GenerationOutput] = field(default_factory=dict)
     token_index: TokenIndex | None = None
@@ -96,7 +98,7 @@ class Bench:
         ).resolve(context_length=self.model.config.context_length, num_blocks=num_blocks)
         return EngineCore(
             config,
-            self.runner,
+            self.serve(self.runner),
             self.tokenizer,
             vocab_size=self.model.config.vocab_size,
             eos_ids=self.model.generation.eos_ids,
@@ -146,6 +148,7 @@ class Bench:
             self.step(core, outputs)
         else:
             raise AssertionError("the schedule did not end")
+        core.close()
         core.cache.check()
         assert not core.cache.leases and core.cache.pool.num_private == 0 and core.cache.pool.num_retired == 0
         return outputs

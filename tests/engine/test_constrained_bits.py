@@ -127,11 +127,11 @@ def test_free_requests_do_not_notice_that_neighbours_are_constrained(engine: Eng
     "options",
     [
         {"prefix_cache": "off"},
-        {"max_batch_tokens": 8, "max_running": 3},
+        {"max_batch_tokens": 8, "max_running": 3, "overlap": "on"},
         {"fast_forward": False, "prefix_cache": "off"},
         {"block_size": 32, "num_blocks": 200, "fast_forward": False},
     ],
-    ids=["no cache", "chunks of 8", "a forced token a step, no cache", "a forced token a step, larger blocks"],
+    ids=["no cache", "chunks of 8, overlap", "a forced token a step, no cache", "a forced token a step, larger blocks"],
 )
 def test_cold_equals_warm(make: MakeEngine, engine: Engine, alone: list[object], options: dict[str, Any]) -> None:
     assert described_all(engine.generate(PROMPTS, params())) == alone
@@ -150,7 +150,7 @@ def test_preemption_changes_neither_samples_nor_neighbours(make: MakeEngine, eng
     free = [
         SamplingParams(temperature=1.0, seed=index, max_tokens=80, logprobs=1, ignore_eos=True) for index in range(3)
     ]
-    with make(num_blocks=36, policy="priority") as tight:
+    with make(num_blocks=36, policy="priority", overlap="on") as tight:
         # The free ones come later and count for more, so that the others have to make room.
         chunks = tight.generate(PROMPTS[:6], bound, stream=True)
         squeezed_free = tight.generate(PROMPTS[6:9], free, priority=1)

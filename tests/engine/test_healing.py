@@ -344,7 +344,7 @@ def test_prompt_logprobs_are_those_of_the_tokens_that_stayed(bench: Bench) -> No
 
 
 def test_cold_equals_warm(bench: Bench) -> None:
-    """In any batch, chunked, cached or preempted: the same tokens and logprobs."""
+    """In any batch, chunked, cached or preempted, with overlap and without: the same tokens and logprobs."""
 
     @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.integers(0, 2**32 - 1))
@@ -359,8 +359,8 @@ def test_cold_equals_warm(bench: Bench) -> None:
             )
             for arrival in schedule.arrivals
         )
-        schedule = dataclasses.replace(schedule, arrivals=arrivals)
-        assert bench.differences(schedule) == []
+        scheduler = dataclasses.replace(schedule.scheduler, overlap=dice.choice(["on", "off"]))
+        assert bench.differences(dataclasses.replace(schedule, arrivals=arrivals, scheduler=scheduler)) == []
 
     check()
 

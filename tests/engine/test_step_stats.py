@@ -15,10 +15,17 @@ def test_counts_are_cumulative_and_edges_belong_to_their_bucket() -> None:
 def test_steps_are_added_up_and_the_last_is_told() -> None:
     stats = StepStats()
     assert stats.report()["count"] == 0 and stats.report()["last_rows"] == 0
-    stats.observe(0.25, 3, 100)
-    stats.observe(0.5, 2, 2)
+    stats.observe(1.0, 1.25, 3, 100)
+    stats.observe(2.0, 2.5, 2, 2)
     report = stats.report()
     assert (report["count"], report["seconds"]) == (2, 0.75)
     assert (report["last_seconds"], report["last_rows"], report["last_tokens"]) == (0.5, 2, 2)
     for name, total in (("step_seconds", 0.75), ("batch_rows", 5), ("batch_tokens", 102)):
         assert report[name]["sum"] == total and report[name]["counts"][-1] == 2
+
+
+def test_no_time_counts_twice_where_steps_overlap() -> None:
+    stats = StepStats()
+    for began, end in ((1.0, 2.0), (1.5, 2.75), (4.0, 5.0)):
+        stats.observe(began, end, 1, 1)
+    assert stats.report()["seconds"] == 1.0 + 0.75 + 1.0

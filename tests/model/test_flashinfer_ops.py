@@ -15,6 +15,7 @@ from radixserve.model.decoder import Decoder
 from radixserve.model.flashinfer_ops import FlashInferOps
 from radixserve.model.ops import Ops
 from radixserve.model.torch_ops import TorchOps
+from radixserve.runtime.bit_promise import broken_promises
 from radixserve.runtime.forward_batch import ForwardBatch
 from radixserve.runtime.kv_store import KVStore
 from radixserve.scheduler.plan import StepPlan
@@ -90,15 +91,37 @@ def logits(model: TinyDecoder, weights: dict[str, torch.Tensor], ops: Ops) -> to
         return decoder.logits(hidden)
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_whole_decoder_agrees_with_the_cpus(architecture: Architecture) -> None:
+def test_the_whole_decoder_agrees_with_the_cpus(architecture: Architecture, deterministic: bool) -> None:
     model = tiny_decoder(architecture, torch.bfloat16)
-    halves = logits(model, model.weights, FlashInferOps(torch.bfloat16))
+    halves = logits(model, model.weights, FlashInferOps(torch.bfloat16, deterministic=deterministic))
     exact = logits(model, {name: each.float() for name, each in model.weights.items()}, TorchOps(torch.float32))
     assert halves.dtype == torch.float32
     usual = (logits(model, model.weights, TorchOps(torch.bfloat16)) - exact).abs().max()
     # The residual stream is rounded after every block, so a little more is lost than on the CPU.
     assert (halves - exact).abs().max() < max(4 * float(usual), 0.05)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_self_test_sees_products_that_depend_on_the_batch(
+    deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's library takes another kernel for another number of rows; in tiles it never sees another."""
+    product = functional.linear
+
+    def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return product(x, weight, bias) * (1 + 0.01 * (len(x) % 7))
+
+    monkeypatch.setattr("radixserve.model.flashinfer_ops.functional.linear", linear)
+    model = tiny_decoder("qwen3", torch.bfloat16)
+    decoder = Decoder(model.config, model.weights, FlashInferOps(torch.bfloat16, deterministic=deterministic))
+    attention = TorchPagedAttention(model.config, block_size=16, dtype=torch.bfloat16)
+    reasons = broken_promises(decoder, attention, 16, torch.bfloat16, CPU)
+    found = [
+        name for name in ("qkv", "o", "gate and up", "down") if any(f"the {name} linear" in each for each in reasons)
+    ]
+    assert found == ([] if deterministic else ["qkv", "o", "gate and up", "down"])
 
 
 def test_neither_weights_nor_a_first_residual_are_changed() -> None:

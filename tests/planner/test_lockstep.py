@@ -28,6 +28,14 @@ def loop(tiny_text: PlanModel) -> LockstepLoop:
     return LockstepLoop(traced_core(tiny_text, EngineConfig(), runner, cost=NOMINAL))
 
 
+def test_a_plan_takes_one_step_at_a_time(tiny_text: PlanModel) -> None:
+    text = tiny_text.text
+    for options in ({"overlap": "on"}, {"device": "cuda"}):
+        runner = StandIn(text.tokenizer, text.generation.eos_ids, output_tokens=8)
+        core = traced_core(tiny_text, EngineConfig.from_options(**options), runner, cost=NOMINAL)
+        assert core.config.scheduler.overlap == "off"
+
+
 def test_timers_cost_no_time(loop: LockstepLoop) -> None:
     order: list[tuple[str, float]] = []
 

@@ -165,6 +165,27 @@ def test_what_a_gpu_has_left_for_kv(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory_for_kv(config, torch.bfloat16, 64, torch.device("cuda")) > left
 
 
+def test_what_gpus_have_left_for_the_kv_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config("llama", num_heads=9, num_kv_heads=3)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 2 << 30))
+    cuda = torch.device("cuda")
+    alone, pair, three = (memory_for_kv(config, torch.bfloat16, 64, cuda, ranks) for ranks in (1, 2, 3))
+    # Two of the three heads are on the first GPU, which has a little more room than if it had all of the weights.
+    assert alone * 3 // 2 < pair < alone * 1.51
+    assert alone * 3 < three < alone * 3.02
+    with pytest.raises(ConfigError, match=r"^tensor_parallel_size: "):
+        memory_for_kv(config, torch.bfloat16, 64, cuda, 4)
+
+
+def test_each_rank_takes_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_module, "missing", lambda name: [])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert require_device("cuda", 2) == torch.device("cuda")
+    with pytest.raises(ConfigError, match=r"^tensor_parallel_size: 3 ranks take a GPU each, and 2 can be seen here$"):
+        require_device("cuda", 3)
+    assert require_device("cpu", 3) == torch.device("cpu")
+
+
 def test_weights_go_to_their_device_one_by_one() -> None:
     model = tiny_decoder("llama")
     moved = DeviceWeights(model.weights, torch.float32, torch.device("meta"))

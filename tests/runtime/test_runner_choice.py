@@ -15,6 +15,7 @@ from radixserve.runtime.model_runner import ModelRunner
 from radixserve.runtime.native_runner import NativeModelRunner
 from radixserve.runtime.plan_runner import PlanRunner
 from radixserve.runtime.runner_choice import create_runner
+from radixserve.runtime.tensor_parallel.runner import TensorParallelRunner
 from tests.native_kernels import needs_native
 from tests.quantized_model import Mix, quantized_model
 from tests.tiny_decoder import tiny_decoder
@@ -66,6 +67,18 @@ def test_torch_where_not_and_the_reason_is_told(
 def test_native_is_refused_by_name_where_it_cannot_be(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=f"^kernels: .*{reason}"):
         choose(kernels="native", **options)
+
+
+def test_ranks_are_for_torch() -> None:
+    runner, facts = choose(tensor_parallel_size=2)
+    try:
+        assert isinstance(runner, TensorParallelRunner)
+        assert facts["kernels"] == "torch" and facts["tensor_parallel_size"] == 2
+        assert str(facts["kernels_reason"]).startswith("tensor_parallel_size=2: ")
+    finally:
+        runner.close()
+    with pytest.raises(ConfigError, match=r"^kernels: .*tensor_parallel_size"):
+        EngineConfig.from_options(tensor_parallel_size=2, kernels="native")
 
 
 def test_without_a_library_torch_serves(monkeypatch: pytest.MonkeyPatch) -> None:

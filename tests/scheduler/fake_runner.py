@@ -82,6 +82,7 @@ class FakeRunner:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Copies, then all writes, then all reads, as a layer does. A row may continue what rows before it write."""
+        assert not plan.is_open, "every token is known when a step runs"
         self.plans.append(plan)
         places = [self._places(row) for row in plan.rows]
         written = [place for row, slots in zip(plan.rows, places, strict=True) for place in slots[row.start :]]

@@ -10,7 +10,7 @@ from radixserve.cache.prefix_cache import PrefixCache
 from radixserve.cache.token_key import decode_tokens, encode_tokens
 from radixserve.config import CacheConfig, SchedulerConfig
 from radixserve.messages import SamplingParams
-from radixserve.scheduler.plan import StepPlan
+from radixserve.scheduler.plan import UNKNOWN, StepPlan
 from radixserve.scheduler.request import Continuation, Request, RequestState
 from radixserve.scheduler.scheduler import Scheduler
 from tests.cache.fake_kv import PoisoningPool
@@ -117,7 +117,7 @@ class Machine:
 
     def plan(self) -> StepPlan | None:
         """The next step's plan, checked."""
-        decodes = [request for request in self.scheduler.running if request.remaining == 1]
+        decodes = [r for r in self.scheduler.running if r.remaining == 1 and r.lease and not r.ends_in_flight]
         settled = self.scheduler.stats.failed_steps == 0
         plan = self.scheduler.schedule()
         self.check()
@@ -182,11 +182,11 @@ class Machine:
         if self.config.chunked_prefill:
             assert plan.num_tokens <= self.config.max_batch_tokens
         assert {request.rid for request in decodes} <= set(rids), "a decode was skipped"
-        pending = set(map(id, self.cache.tree.pending(plan.step)))
         for request in self.scheduler.requests.values():
-            if request.lease is not None and request.rid not in rids:
-                held = {id(node) for node in request.lease.node.path()}
-                assert not held & pending, f"{request.rid} holds what a step writes that may fail without it"
+            if request.lease is not None:
+                written = max((node.pending for node in request.lease.node.path()), default=0)
+                vouches = request.last_row[0] if request.in_flight else 0
+                assert written <= vouches, f"{request.rid} holds what a step writes that may fail without it"
         for row in plan.rows:
             rid = row.rid.split("#")[0]
             request = self.scheduler.requests[row.rid]
@@ -195,13 +195,13 @@ class Machine:
             assert known[: len(told)] == told
             assert len(known) - len(told) == request.unscored, f"{row.rid} keeps tokens back"
             assert row.num_prompt == len(self.prompts[rid])
-            assert 0 <= row.start < row.end <= len(known)
-            assert row.tokens.tolist() == known[row.start : row.end], (
+            # One token more than is known, where a step in flight draws it.
+            whole = len(known) + (row.token_from is not None)
+            assert 0 <= row.start < row.end <= whole
+            assert row.tokens.tolist() == [*known, UNKNOWN][row.start : row.end], (
                 f"{row.rid} is to compute tokens that are not its own"
             )
-            complete = (
-                row.end == len(known) and request.max_tokens > 0 and not request.forced and request.ending is None
-            )
+            complete = row.end == whole and request.max_tokens > 0 and not request.forced and request.ending is None
             wanted = 0 if not complete else (1 if request.forked else row.sampling.n)
             assert row.num_samples == wanted, f"{row.rid} draws {row.num_samples} tokens, {wanted} are due"
             if row.history is not None:

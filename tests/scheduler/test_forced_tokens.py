@@ -29,6 +29,11 @@ class Listed:
     def repeats(self, token: int) -> bool:
         return False
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing is forced any more."""
+        return self.at >= len(self.follows)
+
     def after(self, token: int) -> Follow:
         """What comes after the next draw."""
         return self._next()

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from radixserve.cache.namespace import Namespace
+from radixserve.cache.prefix_cache import PrefixCache
+from radixserve.cache.token_key import encode_tokens
+from radixserve.config import CacheConfig
+from radixserve.messages import SamplingParams
+from radixserve.scheduler.output import SchedulerStats
+from radixserve.scheduler.plan_builder import PlanBuilder
+from radixserve.scheduler.request import Request
+from radixserve.scheduler.steps_in_flight import StepsInFlight
 from tests.scheduler.machine import Machine
 
 
@@ -95,3 +104,61 @@ def test_a_copy_is_left_out_where_its_source_would_take_the_last_block() -> None
     assert request.group.cached_tokens == 4
     machine.run()
     machine.check_idle()
+
+
+PROMPT = list(range(20))
+
+
+def follower(rid: str) -> Request:
+    key = encode_tokens([*PROMPT, ord(rid)])
+    return Request(rid, key, SamplingParams(), Namespace("m", "", b""), max_tokens=1, seed=0)
+
+
+def test_without_a_row_nothing_is_held_of_a_step_that_is_only_planned() -> None:
+    """Step 2 is planned behind step 1. Two requests follow a third one into what step 2 writes and then get no row in it.
+
+    The one that step 1 computes goes back to what that writes; the one without any row lets go of everything.
+    """
+    cache = PrefixCache(CacheConfig(block_size=4, num_blocks=16))
+    leader, second, third = follower("a"), follower("b"), follower("c")
+    first = PlanBuilder(cache, 1)
+    assert [first.extend(leader, 4, cut=True), first.extend(second, 4, cut=True)] == [4, 4]
+    flights = StepsInFlight(cache, SchedulerStats())
+    plan = flights.begin(first)
+
+    ahead = PlanBuilder(cache, 2)
+    assert ahead.extend(leader, 4, cut=True) == 4 and leader.num_computed == 12
+    third.lease = cache.acquire(third.namespace, third.key, 4)
+    third.num_computed = third.lease.leased_tokens
+    assert [ahead.extend(second, 0, cut=True), ahead.extend(third, 0, cut=True)] == [0, 0]
+    assert second.lease is not None and second.lease.node.pending == 1 and second.num_computed == 8
+    assert third.lease is None and third.num_computed == 0
+    cache.check()
+    flights.begin(ahead)
+
+    # What step 1 failed to write is gone, and so is what was planned on it.
+    flights.fail(plan)
+    cache.check()
+    assert len(flights) == 0 and cache.pool.num_free == cache.pool.total
+    assert leader.lease is second.lease is None and leader.num_computed == second.num_computed == 0
+
+
+def test_a_step_that_is_taken_back_leaves_the_one_before_it_alone() -> None:
+    """Of a request that is kept, for what it holds has to be thrown away, all that the later step writes is let go of first."""
+    cache = PrefixCache(CacheConfig(block_size=4, num_blocks=16))
+    bad, good = follower("a"), follower("b")
+    flights = StepsInFlight(cache, SchedulerStats())
+    first, ahead = PlanBuilder(cache, 1), PlanBuilder(cache, 2)
+    first.extend(bad, 8, cut=True)
+    plan = flights.begin(first)
+    ahead.extend(bad, 8, cut=True)
+    ahead.extend(good, 2, cut=False)
+    flights.begin(ahead)
+    flights.collect(plan)
+    flights.void_later(keep=[bad])
+    cache.check()
+    assert bad.lease is not None and (bad.num_computed, bad.in_flight) == (8, 0)
+    assert not bad.lease.node.pending and bad.lease.node.end == 8
+    assert good.lease is None and good.num_computed == 0
+    cache.disown(bad.lease)
+    assert cache.pool.num_free == cache.pool.total

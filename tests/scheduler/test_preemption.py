@@ -13,7 +13,7 @@ from tests.scheduler.test_failures import whole
 def crowded(**options: Any) -> Machine:
     """Twelve blocks of four tokens; requests that are admitted on a low estimate and then grow."""
     machine = Machine(num_blocks=12, block_size=4, watermark=0.0, max_running=4, **options)
-    machine.scheduler._admission.estimate.share = 0.05
+    machine.scheduler._planner.admission.estimate.share = 0.05
     return machine
 
 

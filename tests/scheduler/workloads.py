@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
+from radixserve.cache.token_key import decode_tokens
 from radixserve.messages import FinishReason, SamplingParams
 from radixserve.scheduler.plan import PlanRow, StepPlan
 from tests.scheduler.fake_runner import StepFailed
@@ -34,11 +35,12 @@ class Arrival:
     abort: tuple[int, bool] | None = None
     spoils: int | None = None
     script: int | None = None
+    script_length: int | None = None
 
     @property
     def continuation(self) -> Scripted | None:
         """Its forced tokens, anew."""
-        return None if self.script is None else Scripted(self.script, VOCAB)
+        return None if self.script is None else Scripted(self.script, VOCAB, length=self.script_length)
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,8 @@ def prompts(draw: st.DrawFn) -> tuple[int, ...]:
 
 
 @st.composite
-def arrivals(draw: st.DrawFn, *, faults: bool) -> Arrival:
-    """One request."""
+def arrivals(draw: st.DrawFn, *, faults: bool, guided: bool) -> Arrival:
+    """One request; not ``guided``: most need not wait for their last token to have the next one planned."""
     prompt = draw(prompts())
     max_tokens = draw(st.sampled_from([0, 1, 2, 5, 9, 14, 25]))
     sampling: dict[str, Any] = {
@@ -105,7 +107,7 @@ def arrivals(draw: st.DrawFn, *, faults: bool) -> Arrival:
         "ignore_eos": draw(st.sampled_from([True, True, False])),
         "min_tokens": draw(st.integers(0, min(3, max_tokens))),
         "stop_token_ids": draw(st.sampled_from([(), (), (2,)])),
-        "repetition_penalty": draw(st.sampled_from([1.0, 1.0, 1.1])),
+        "repetition_penalty": draw(st.sampled_from([1.0, 1.0, 1.1] if guided else [1.0] * 15 + [1.1])),
     }
     if draw(st.integers(0, 4)) == 0:
         sampling |= {"prompt_logprobs": 0, "logprob_start": draw(st.integers(0, len(prompt)))}
@@ -119,12 +121,13 @@ def arrivals(draw: st.DrawFn, *, faults: bool) -> Arrival:
         salt=draw(st.sampled_from([b"", b"", b"", b"a"])),
         abort=draw(st.none() | st.tuples(st.integers(0, 12), st.booleans())) if faults else None,
         spoils=draw(st.sampled_from([None] * 9 + [0, 2])) if faults else None,
-        script=draw(st.none() | st.integers(0, 20)),
+        script=draw(st.none() | st.integers(0, 20)) if guided else draw(st.sampled_from([None] * 9 + [7])),
+        script_length=None if guided else 3,
     )
 
 
 @st.composite
-def workloads(draw: st.DrawFn, *, faults: bool = True) -> Workload:
+def workloads(draw: st.DrawFn, *, faults: bool = True, guided: bool = True) -> Workload:
     """Any configuration, often with a pool that is too small for all."""
     rows = draw(st.integers(3, MAX_ROWS))
     budget = draw(st.one_of(st.integers(1, 12), st.sampled_from([20, 40, 1000])))
@@ -140,7 +143,7 @@ def workloads(draw: st.DrawFn, *, faults: bool = True) -> Workload:
         "itl_target_ms": draw(st.sampled_from([None, None, 5.0])),
         "fast_forward": draw(st.sampled_from([True, True, False])),
     }
-    items = draw(st.lists(arrivals(faults=faults), min_size=1, max_size=9))
+    items = draw(st.lists(arrivals(faults=faults, guided=guided), min_size=1, max_size=9))
     return Workload(
         tuple(items),
         block_size=draw(st.sampled_from([1, 3, 4, 16])),
@@ -181,9 +184,11 @@ class Run:
     spoiled: set[str] = field(default_factory=set)
     held: int = 0
 
+    machine_type = Machine
+
     def __post_init__(self) -> None:
         load = self.workload
-        machine = self.machine = Machine(
+        machine = self.machine = self.machine_type(
             num_blocks=load.num_blocks,
             block_size=load.block_size,
             prefix_cache=load.prefix_cache,
@@ -202,17 +207,47 @@ class Run:
                 self._add(todo.pop(0))
             self._hold(now)
             self._abort(now, in_flight=False)
-            plan = machine.plan()
-            self._abort(now, in_flight=True)
-            if plan is not None:
-                self.plans.append(describe(plan))
-                machine.complete(plan)
-            machine.collect()
-            if not todo and not machine.scheduler.has_work:
+            self.step(now)
+            if not todo and not self.busy:
                 break
         else:
             raise AssertionError(f"no end after {load.max_steps} steps: {sorted(machine.scheduler.requests)}")
+        self.check_held_tokens()
         machine.check_idle()
+
+    def step(self, now: int) -> None:
+        """Plan, execute and collect a step."""
+        machine = self.machine
+        plan = machine.plan()
+        self._abort(now, in_flight=True)
+        if plan is not None:
+            self.plans.append(describe(plan))
+            machine.complete(plan)
+        machine.collect()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is left to do."""
+        return self.machine.scheduler.has_work
+
+    def check_held_tokens(self) -> None:
+        """The tree holds nothing but what requests leave: no output's last token, and nothing after it.
+
+        Where tokens are forced, some are computed that were never told.
+        """
+        if any(arrival.script is not None for arrival in self.workload.arrivals):
+            return
+        allowed: set[tuple[int, ...]] = set()
+        for index, arrival in enumerate(self.workload.arrivals):
+            for number in range(arrival.sampling.get("n", 1)):
+                sample = self.machine.samples[f"r{index}", number]
+                tokens = sample.token_ids
+                ended = sample.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+                whole = (*arrival.prompt, *(tokens[:-1] if ended else tokens))
+                allowed |= {whole[:end] for end in range(len(whole) + 1)}
+        for node in self.machine.cache.tree.nodes():
+            path = b"".join(step.data for step in node.path())
+            assert tuple(decode_tokens(path).tolist()) in allowed, "the tree holds tokens that nobody had"
 
     def _add(self, index: int) -> None:
         arrival = self.workload.arrivals[index]

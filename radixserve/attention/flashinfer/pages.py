@@ -1,4 +1,4 @@
-"""A batch's block tables as the int32 arrays that FlashInfer reads. Host side, numpy only.
+"""A batch's block tables as the int32 arrays that FlashInfer reads. Host side.
 
 FlashInfer describes paged KV by three arrays: bounds that count *pages*, page ids, and how many tokens the last page of
 each row holds; queries by bounds that count tokens. A page is a block of the pool.
@@ -6,11 +6,13 @@ each row holds; queries by bounds that count tokens. A page is a block of the po
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 if TYPE_CHECKING:
     from radixserve.runtime.forward_batch import ForwardBatch
@@ -89,12 +91,37 @@ def gather_ranges(values: Int64Array, first: Int64Array, lengths: Int64Array) ->
     return gathered
 
 
-def padding_rows(batch: ForwardBatch, rows: int) -> Int64Array:
-    """Which row of the batch each of ``rows`` places of a captured graph computes: all of them, then one again and again.
+def token_tables(batch: ForwardBatch) -> PageTables:
+    """One group a token: each sees its row's pages up to its own position, as if it were decoded alone."""
+    rows, positions = token_rows(batch)
+    needed = positions.astype(np.int64) // batch.block_size + 1
+    return PageTables(
+        query_start=np.arange(batch.num_tokens + 1, dtype=np.int32),
+        page_start=bounds(needed),
+        pages=gather_ranges(batch.table_blocks, batch.table_start[rows], needed).astype(np.int32),
+        last_page=(positions % batch.block_size + 1).astype(np.int32),
+    )
 
-    It is the row with the least context, since its attention is computed for nothing. What it writes is what the row
-    itself writes, so no block has to be set aside for padding.
+
+def padded(batch: ForwardBatch, rows: int, spare: int) -> ForwardBatch:
+    """A batch of decodes on the host, filled up to ``rows`` rows for a captured graph.
+
+    The rows that are added compute token 0 at position 0 of block ``spare``, which is nobody's: the shortest attention there
+    is. Copies of a real row would do as long as they compute *its* token; one that is fed back on the device they would not have,
+    and then two rows write different K and V to one slot.
     """
     count = batch.num_rows
+    assert batch.num_tokens == count, "graphs hold decodes alone"
     assert count <= rows, f"{count} rows in a graph of {rows}"
-    return np.concatenate((np.arange(count), np.full(rows - count, int(batch.seq_lens.argmin()))))
+    more = rows - count
+    none = torch.zeros(more, dtype=torch.int64)
+    return dataclasses.replace(
+        batch,
+        tokens=torch.cat((batch.tokens, none)),
+        positions=torch.cat((batch.positions, none)),
+        slots=torch.cat((batch.slots, none + spare * batch.block_size)),
+        query_start=np.arange(rows + 1),
+        seq_lens=np.concatenate((batch.seq_lens, np.ones(more, np.int64))),
+        table_start=np.concatenate((batch.table_start, batch.table_start[-1] + 1 + np.arange(more))),
+        table_blocks=np.concatenate((batch.table_blocks, np.full(more, spare))),
+    )

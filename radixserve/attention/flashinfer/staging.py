@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from radixserve.attention.flashinfer.pages import Int32Array
+from radixserve.attention.flashinfer.pages import Int32Array, Int64Array
 
 FIRST_CAPACITY = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Staged:
-    """One array, twice: ``host`` in pinned memory, ``device`` where the kernels read it. Both int32, both views."""
+    """One array, twice: ``host`` in pinned memory, ``device`` where the kernels read it. Views, of the array's own type."""
 
     host: torch.Tensor
     device: torch.Tensor
@@ -26,27 +26,40 @@ class Staging:
 
     The copy reads pinned memory when the GPU comes to it, perhaps long after `load` has returned. So `load` must not be called
     again before `wait`, which returns when what was enqueued before the last `mark` has run.
+
+    ``capacity``: how many int32 there is room for, and then memory is never replaced: a captured graph reads from it. None
+    grows as it must.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, capacity: int | None = None) -> None:
         self._device = device
         self._on_gpu = device.type == "cuda"
         self._marked = torch.cuda.Event() if self._on_gpu else None  # type: ignore[no-untyped-call]
-        self._reserve(FIRST_CAPACITY)
+        self._grows = capacity is None
+        self._reserve(FIRST_CAPACITY if capacity is None else capacity)
 
-    def load(self, arrays: Sequence[Int32Array]) -> list[Staged]:
-        """The arrays on host and device; valid until the next call."""
-        ends = np.cumsum([len(array) for array in arrays]).tolist()
+    def load(self, wide: Sequence[Int64Array], narrow: Sequence[Int32Array]) -> tuple[list[Staged], list[Staged]]:
+        """The arrays, int64 and int32, on host and device; valid until the next call.
+
+        An array lies where it lay the last time as long as those before it, ``wide`` ones first, are of the same lengths.
+        """
+        # Wide ones first, so that they lie at multiples of their size.
+        lengths = [2 * len(array) for array in wide] + [len(array) for array in narrow]
+        ends = np.cumsum(lengths).tolist()
         if ends[-1] > len(self._host):
+            assert self._grows, f"{ends[-1]} numbers for a step that was captured with {len(self._host)}"
             self._reserve(max(ends[-1], 2 * len(self._host)))
+        places = [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
         view = self._host.numpy()
-        for array, end in zip(arrays, ends, strict=True):
-            view[end - len(array) : end] = array
+        for place, own in zip(places, wide, strict=False):
+            view[place] = np.ascontiguousarray(own, np.int64).view(np.int32)
+        for place, array in zip(places[len(wide) :], narrow, strict=True):
+            view[place] = array
         self._buffer[: ends[-1]].copy_(self._host[: ends[-1]], non_blocking=True)
+        staged = [Staged(self._host[place], self._buffer[place]) for place in places]
         return [
-            Staged(self._host[end - len(array) : end], self._buffer[end - len(array) : end])
-            for array, end in zip(arrays, ends, strict=True)
-        ]
+            Staged(each.host.view(torch.int64), each.device.view(torch.int64)) for each in staged[: len(wide)]
+        ], staged[len(wide) :]
 
     def mark(self) -> None:
         """Everything that reads this step's pinned memory is enqueued."""

@@ -27,7 +27,8 @@ class AttentionShape:
     """What all layers of a model have in common.
 
     ``soft_cap``: scores become ``soft_cap * tanh(score / soft_cap)``; None is off. ``dtype``: of queries and outputs;
-    ``kv_dtype``: of the store.
+    ``kv_dtype``: of the store. ``split``: whether the keys of a query may be shared out to several blocks of the GPU, as many as suit
+    the batch.
     """
 
     heads: int
@@ -38,6 +39,7 @@ class AttentionShape:
     soft_cap: float | None
     dtype: torch.dtype
     kv_dtype: torch.dtype
+    split: bool = True
 
 
 class StepAttention(Protocol):
@@ -48,10 +50,15 @@ class StepAttention(Protocol):
 
 
 class PrefillAttention:
-    """Rows of any extent, causal; ``window``: a query sees its own position and window - 1 before."""
+    """Rows of any extent, causal; ``window``: a query sees its own position and window - 1 before.
 
-    def __init__(self, workspace: torch.Tensor, shape: AttentionShape, window: int | None) -> None:
-        self._wrapper: Any = flashinfer().BatchPrefillWithPagedKVCacheWrapper(workspace, LAYOUT)
+    ``backend``: which of the library's kernels, ``auto``, ``fa2`` or ``fa3``.
+    """
+
+    def __init__(
+        self, workspace: torch.Tensor, shape: AttentionShape, window: int | None, backend: str = "auto"
+    ) -> None:
+        self._wrapper: Any = flashinfer().BatchPrefillWithPagedKVCacheWrapper(workspace, LAYOUT, backend=backend)
         self._shape = shape
         self._window = window
 
@@ -103,13 +110,6 @@ class DeviceTables:
         """Buffers for a captured graph, which are written again and again but never replaced."""
         return cls(*(torch.zeros(size, dtype=torch.int32, device=device) for size in (rows + 1, most_pages, rows)))
 
-    def write(self, tables: StagedTables) -> None:
-        """Overwrite with tables of as many rows; ``pages`` may be longer than what they need."""
-        new = DeviceTables.of(tables)
-        self.page_bounds.copy_(new.page_bounds)
-        self.pages[: len(new.pages)].copy_(new.pages)
-        self.last_page.copy_(new.last_page)
-
 
 class DecodeAttention:
     """One query a row, on tensor cores: a group of query heads that shares a KV head fills their tiles.
@@ -159,7 +159,24 @@ class DecodeAttention:
             o_data_type=shape.dtype,
             sm_scale=shape.scale,
             non_blocking=True,
+            disable_split_kv=not shape.split,
         )
+
+    def layout(self) -> tuple[object, ...]:
+        """All that a captured graph took over from the last plan as fixed: where things lie, and how the work is laid out.
+
+        The parts of the work itself, which differ from plan to plan, lie in memory that the graph reads.
+        """
+        wrapper = self._wrapper
+        buffers = (
+            wrapper._float_workspace_buffer,
+            wrapper._int_workspace_buffer,
+            wrapper._qo_indptr_buf,
+            wrapper._paged_kv_indptr_buf,
+            wrapper._paged_kv_indices_buf,
+            wrapper._paged_kv_last_page_len_buf,
+        )
+        return (*wrapper._plan_info, *(each.data_ptr() for each in buffers), *(each.nbytes for each in buffers[:2]))
 
     def run(self, q: torch.Tensor, cache: KVPair) -> torch.Tensor:
         """See `StepAttention`."""
@@ -167,10 +184,16 @@ class DecodeAttention:
 
 
 class CascadeAttention:
-    """Shared prefixes read once: one pass for each level, merged by their log-sum-exp."""
+    """Shared prefixes read once: one pass for each level, merged by their log-sum-exp. ``backend`` as of `PrefillAttention`."""
 
-    def __init__(self, workspace: torch.Tensor, shape: AttentionShape, levels: int) -> None:
-        self._wrapper: Any = flashinfer().MultiLevelCascadeAttentionWrapper(levels, workspace, LAYOUT)
+    def __init__(self, workspace: torch.Tensor, shape: AttentionShape, levels: int, backend: str = "auto") -> None:
+        library = flashinfer()
+        self._wrapper: Any = library.MultiLevelCascadeAttentionWrapper(levels, workspace, LAYOUT)
+        if backend != "auto":
+            # It has no argument for that, and makes its passes' wrappers itself.
+            self._wrapper._batch_prefill_wrappers = [
+                library.BatchPrefillWithPagedKVCacheWrapper(workspace, LAYOUT, backend=backend) for _ in range(levels)
+            ]
         self._shape = shape
         self._order: torch.Tensor | None = None
         self._inverse: torch.Tensor | None = None
@@ -230,6 +253,14 @@ def append(k: torch.Tensor, v: torch.Tensor, tokens: TokenPlaces, tables: Device
         tables.last_page,
         kv_layout=LAYOUT,
     )
+
+
+def stored(values: torch.Tensor, shape: AttentionShape) -> torch.Tensor:
+    """K or V as the store holds it. Beyond the largest number of float8 a cast gives NaN, so it is clamped."""
+    if values.dtype == shape.kv_dtype:
+        return values
+    largest = torch.finfo(shape.kv_dtype).max
+    return values.clamp(-largest, largest).to(shape.kv_dtype)
 
 
 def window_left(window: int | None) -> int:

@@ -15,12 +15,15 @@ import pytest
 import torch
 
 CAUSAL, NOT_CAUSAL = 1, 0
+GRAPH, FIXED_SPLIT, NO_SPLIT = 8, 13, 14
+ANY_PLAN = -1
 
 
 class Kernels:
     """What was planned and run.
 
-    ``modules``: the arguments that modules were asked for with. ``plans``: the arguments of each plan. While ``deferred``,
+    ``modules``: the arguments that modules were asked for with. ``plans``: the arguments of each plan; `GRAPH`, `FIXED_SPLIT` and
+    `NO_SPLIT` are places in them. While ``deferred``,
     nothing that a GPU would do happens before `flush`, as in a stream that lags behind the host.
     """
 
@@ -50,12 +53,15 @@ class Kernels:
         return SimpleNamespace(plan=self.plan, paged_run=self.paged_run)
 
     def plan(self, float_workspace: Any, int_workspace: Any, pinned: torch.Tensor, *arguments: Any) -> list[int]:
-        """Leave this plan's number where the real one leaves its schedule: in pinned memory, copied later."""
+        """Leave this plan's number where the real one leaves its schedule: in pinned memory, copied later.
+
+        A captured graph is laid out once for all plans of one shape, so what it is handed says nothing of the plan.
+        """
         self.plans.append(arguments)
         number = len(self.plans)
         pinned.view(torch.int64)[0] = number
         self.enqueue(lambda: int_workspace.view(torch.int64)[:1].copy_(pinned.view(torch.int64)[:1]))
-        return [number]
+        return [ANY_PLAN, *(int(each) for each in arguments[3:9])] if arguments[GRAPH] else [number]
 
     def paged_run(
         self,
@@ -95,7 +101,7 @@ class Kernels:
 
         def work() -> None:
             held = int(int_workspace.view(torch.int64)[0])
-            assert held == plan_info[0], f"plan {plan_info[0]} runs with the schedule of plan {held}"
+            assert plan_info[0] in (ANY_PLAN, held), f"plan {plan_info[0]} runs with the schedule of plan {held}"
             for row in range(len(tables[3])):
                 _attend(row, q, paged_k_cache, paged_v_cache, tables, o, maybe_lse, mask_mode, window_left,
                         logits_soft_cap, sm_scale)  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from radixserve.attention.flashinfer import cascade as cascade_module
 from radixserve.attention.flashinfer.cascade import Cascade, CascadeCost, find_cascade, level_tables, token_order
-from radixserve.attention.flashinfer.pages import padding_rows, row_tables, token_rows
+from radixserve.attention.flashinfer.pages import row_tables, token_rows
 from radixserve.runtime.forward_batch import ForwardBatch
 from radixserve.scheduler.plan import StepPlan
 from tests.tiny_decoder import plan_row
@@ -204,9 +204,3 @@ def test_rows_as_flashinfer_reads_them() -> None:
     rows, positions = token_rows(batch)
     assert rows.tolist() == [0, 0, 0, 1, 2, 2, 2, 2]
     assert positions.tolist() == [4, 5, 6, 3, 0, 1, 2, 3]
-
-
-def test_a_graph_is_filled_up_with_its_shortest_row() -> None:
-    batch = batch_of([[1, 2, 3], [4], [5, 6]])
-    assert padding_rows(batch, 5).tolist() == [0, 1, 2, 1, 1]
-    assert padding_rows(batch, 3).tolist() == [0, 1, 2]

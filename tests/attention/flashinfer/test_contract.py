@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -112,6 +111,18 @@ def test_a_tree_of_agents_is_read_in_three_levels(kernels: Kernels) -> None:
     assert cascade is not None and len(cascade.levels) == 2
     check(scene, backend)
     assert kernels.merges == 2
+
+
+def test_one_kind_of_kernels_serves_prompts_and_cascades(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the library would choose FA3 it is not asked."""
+    import flashinfer.prefill
+
+    monkeypatch.setattr(flashinfer.prefill, "determine_attention_backend", lambda *arguments, **options: "fa3")
+    monkeypatch.setattr(FlashInferAttention, "prefill_backend", "fa2")
+    scene = Scene(config_of(), 16, [Row(200), Row(210, 1, 0, 12), Row(205, 3, 0, 12)])
+    for level_bytes in (None, 0):
+        check(scene, backend_for(scene, level_bytes))
+    assert {key[0] for key in kernels.modules} == {"fa2"}
 
 
 def test_pages_that_a_row_computes_itself_are_masked(kernels: Kernels) -> None:
@@ -222,37 +233,3 @@ def test_a_plan_never_overwrites_what_the_gpu_has_not_copied(
     kernels.flush()
     for scene, out in zip(scenes, outputs, strict=True):
         assert (out.double() - scene.expected()).abs().max() < 2e-5
-
-
-def test_a_captured_graph_is_planned_anew_for_each_replay(kernels: Kernels) -> None:
-    """Another batch goes through the same tensors: a replay reads the addresses it was captured with."""
-    config = config_of(sliding_window=20, sliding_layers=(0,))
-    scenes = [
-        Scene(config, 16, rows, seed=seed)
-        for seed, rows in enumerate(([Row(40), Row(9), Row(33), Row(70)], [Row(5)], [Row(15), Row(16), Row(64)]))
-    ]
-    graph = backend_for(scenes[0]).graph_decode(rows=4, most_pages=40)
-    pinned: set[tuple[int, ...]] = set()
-    for scene in scenes:
-        graph.plan(scene.batch)
-        wrapper = graph._decode[20]._wrapper
-        held = (wrapper._paged_kv_indptr_buf, wrapper._paged_kv_indices_buf, wrapper._paged_kv_last_page_len_buf)
-        pinned.add(tuple(each.data_ptr() for each in (*held, wrapper._qo_indptr_buf, wrapper._int_workspace_buffer)))
-        count = scene.batch.num_rows
-        places = np.concatenate((np.arange(count), np.full(4 - count, scene.batch.seq_lens.argmin())))
-        q, k, v = (each[torch.from_numpy(places)] for each in (scene.q, scene.k, scene.v))
-        out = graph.forward(0, q, k, v, scene.batch, scene.store())
-        assert (out[:count].double() - scene.expected()).abs().max() < 2e-5
-        assert kernels.plans[-1][7], "planned as a graph"
-    assert len(pinned) == 1
-
-
-def test_a_graph_refuses_what_does_not_fit(kernels: Kernels) -> None:
-    scene = Scene(config_of(), 16, [Row(40), Row(100)])
-    backend = backend_for(scene)
-    with pytest.raises(AssertionError, match="2 rows in a graph of 1"):
-        backend.graph_decode(rows=1, most_pages=40).plan(scene.batch)
-    with pytest.raises(AssertionError, match="as many pages"):
-        backend.graph_decode(rows=2, most_pages=9).plan(scene.batch)
-    with pytest.raises(AssertionError, match="decodes alone"):
-        backend.graph_decode(rows=9, most_pages=99).plan(Scene(config_of(), 16, [Row(4, 2)]).batch)

@@ -22,7 +22,7 @@ GRAPH = ("use_cuda_graph", "paged_kv_indptr_buffer", "paged_kv_indices_buffer", 
 
 # Call, how many arguments it is given by place (self included), which by name, and the names that those by place must have.
 CALLS: list[tuple[Callable[..., Any], int, tuple[str, ...], tuple[str, ...]]] = [
-    (PREFILL.__init__, 3, (), ("self", "float_workspace_buffer", "kv_layout")),
+    (PREFILL.__init__, 3, ("backend",), ("self", "float_workspace_buffer", "kv_layout")),
     (
         PREFILL.plan,
         9,
@@ -36,7 +36,7 @@ CALLS: list[tuple[Callable[..., Any], int, tuple[str, ...], tuple[str, ...]]] = 
     (
         DECODE._plan_impl,
         8,
-        (*COMMON, "o_data_type", "non_blocking"),
+        (*COMMON, "o_data_type", "non_blocking", "disable_split_kv"),
         ("self", "indptr", "indices", "last_page_len", "num_qo_heads", "num_kv_heads", "head_dim", "page_size"),
     ),
     (DECODE.run, 3, ("out",), ("self", "q", "paged_kv_cache")),
@@ -93,6 +93,19 @@ def test_the_decode_wrapper_hands_its_arguments_on() -> None:
     parameters = inspect.signature(inspect.unwrap(DECODE.plan)).parameters
     assert any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
     assert "_plan_impl(" in inspect.getsource(inspect.unwrap(DECODE.plan))
+
+
+def test_what_a_captured_graph_takes_for_fixed_can_be_seen() -> None:
+    """`DecodeAttention.layout` reads these of the wrapper; its source must still set them."""
+    source = inspect.getsource(DECODE)
+    for name in ("_float_workspace_buffer", "_int_workspace_buffer", "_qo_indptr_buf", "_plan_info", "_paged_kv_indptr_buf",
+                 "_paged_kv_indices_buf", "_paged_kv_last_page_len_buf"):  # fmt: skip
+        assert f"self.{name}" in source, f"flashinfer-python {version('flashinfer-python')} has no {name}"
+
+
+def test_a_cascades_passes_can_be_replaced() -> None:
+    """`CascadeAttention` does where it is to take one kind of kernels."""
+    assert "self._batch_prefill_wrappers" in inspect.getsource(CASCADE.plan)
 
 
 def test_defaults_that_are_not_ours() -> None:
