@@ -23,9 +23,8 @@ namespace radixserve {
 namespace RS_NAMESPACE {
 
 constexpr int kPanel = 32;
-// Bytes of weights between use and prefetch, into the next panels. The work on a few kilobytes takes less time than
-// memory takes to answer on a busy machine, and what is prefetched after the last panel is the next linear's.
-constexpr int kAheadBytes = 12288;
+// Bytes of weights between use and prefetch. What is prefetched after the last panel is the next linear's.
+constexpr int kAheadBytes = 4096;
 
 struct DenseBf16 {
   using Element = bf16;

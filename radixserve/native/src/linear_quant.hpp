@@ -36,6 +36,8 @@ namespace RS_NAMESPACE {
 constexpr int kGroup = 32;
 constexpr int kSuper = 256;
 constexpr int kQuantPanel = 16;
+// Between use and prefetch: the next panel. A few rows take less time over one than memory takes to answer.
+constexpr int kQuantAheadBytes = 8192;
 constexpr int kRoundedAtOnce = 2048;  // numbers: rounding takes a tenth of the time of few rows, too much for one thread
 
 RS_INLINE void unpack_nibbles(const uint8_t* p, W* w) {
@@ -165,7 +167,7 @@ __attribute__((noinline)) void quant_tile(const QuantTile& tile) {
       static_cast<const uint8_t*>(op.weight) + tile.first_feature / kQuantPanel * quant_panel_bytes<Q>(width);
   const uint8_t* scales = quants + groups * Q::kQuantBytes;
   // Walks over integers and scales alike, so that no line of the panels ahead is left out.
-  const uint8_t* ahead = quants + kAheadBytes;
+  const uint8_t* ahead = quants + kQuantAheadBytes;
   constexpr int kGroupBytes = Q::kQuantBytes + Q::kScaleBytes * kGroup / Q::kScaleGroup;
   F acc[R];
   RS_UNROLL
