@@ -99,15 +99,18 @@ def test_the_name_follows_the_sources(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert build.library_name("thread") != build.library_name("address")
 
 
-CHOSEN = NativeLibrary.load().isa, NativeLibrary.load().threads
+@pytest.fixture(scope="module")
+def chosen() -> tuple[str, int]:
+    """What the process has when a test first asks."""
+    return NativeLibrary.load().isa, NativeLibrary.load().threads
 
 
 @pytest.mark.parametrize("_round", [1, 2])
-def test_each_test_finds_the_library_as_the_process_has_it(_round: int) -> None:
+def test_each_test_finds_the_library_as_the_process_has_it(_round: int, chosen: tuple[str, int]) -> None:
     library = NativeLibrary.load()
-    assert (library.isa, library.threads) == CHOSEN
+    assert (library.isa, library.threads) == chosen
     library.set_isa(ALL_ISAS[-1])
-    library.set_threads(CHOSEN[1] + 1)
+    library.set_threads(chosen[1] + 1)
 
 
 def test_thread_count_can_change_between_calls() -> None:

@@ -215,7 +215,7 @@ async def test_a_stop_lets_requests_end() -> None:
     with ServerProcess("--grace-s", "60") as server:
         async with server.client() as client:
             running = asyncio.ensure_future(
-                client.post(COMPLETIONS, json={"prompt": "Once", "max_tokens": 40, "ignore_eos": True})
+                client.post(COMPLETIONS, json={"prompt": "Once", "max_tokens": 400, "ignore_eos": True})
             )
             await _running(server, client)
             server.process.send_signal(signal.SIGTERM)
@@ -228,7 +228,7 @@ async def test_a_signal_to_the_group_is_an_orderly_stop_too() -> None:
     with ServerProcess("--grace-s", "60", start_new_session=True) as server:
         async with server.client() as client:
             running = asyncio.ensure_future(
-                client.post(COMPLETIONS, json={"prompt": "Once", "max_tokens": 40, "ignore_eos": True})
+                client.post(COMPLETIONS, json={"prompt": "Once", "max_tokens": 400, "ignore_eos": True})
             )
             await _running(server, client)
             os.killpg(server.process.pid, signal.SIGTERM)
