@@ -19,7 +19,8 @@ from radixlang.backends.base import (
     RoleMarks,
     Text,
 )
-from radixlang.backends.engine_terms import answer_of, engine_constraint, hold_of, output_of, sampling_for
+from radixlang.backends.engine_terms import answer_of, engine_constraint, output_of, sampling_for
+from radixlang.backends.generate_answers import hold_of
 from radixlang.backends.generate_fields import written_name
 from radixlang.backends.memo import Memo
 from radixlang.backends.role_marks import RoleMarker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from radixlang.backends.base import Hold, Output, Reason, Sample, TokenScore, Usage
+from radixlang.backends.base import Output, Reason, Sample, TokenScore, Usage
 from radixlang.backends.generate_fields import schema_text
 from radixlang.backends.score_trie import Answer, Question
 from radixlang.constraints import Choice, Constraint, Grammar, JsonSchema, Regex
@@ -12,7 +12,7 @@ from radixlang.constraints import Choice, Constraint, Grammar, JsonSchema, Regex
 if TYPE_CHECKING:
     from radixserve import SamplingParams
     from radixserve.constraints import Constraint as EngineConstraint
-    from radixserve.messages import GenerationOutput, HoldOutput, SampleOutput, TokenLogprob
+    from radixserve.messages import GenerationOutput, SampleOutput, TokenLogprob
     from radixserve.model.tokenizer import Tokenizer
 
 _REASONS: dict[str, Reason] = {"stop": "stop", "length": "length", "abort": "abort"}
@@ -81,24 +81,6 @@ def answer_of(question: Question, output: GenerationOutput) -> Answer:
             queue_s=output.timings.queued_s,
             first_token_s=output.timings.first_token_s,
         ),
-    )
-
-
-def hold_of(held: HoldOutput, *, wall_s: float) -> Hold:
-    """What became of a hold."""
-    return Hold(
-        id=held.id,
-        held=held.held_tokens,
-        usage=Usage(
-            prompt=held.prompt_tokens,
-            cached=held.cached_tokens,
-            computed=held.computed_tokens,
-            forced=0,
-            wall_s=wall_s,
-            queue_s=held.timings.queued_s,
-            first_token_s=held.timings.first_token_s,
-        ),
-        seconds=held.expires_in_s,
     )
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from radixlang.backends import wire
 from radixlang.backends.base import Hold, Output, Sample, TokenScore, Usage
 from radixlang.backends.score_trie import Answer
+
+if TYPE_CHECKING:
+    from radixserve.messages import HoldOutput
 
 # What a server says of a token that cannot be drawn, or that a text was not asked for.
 _IMPOSSIBLE = float("-inf")
@@ -39,8 +43,8 @@ def answer_of(meta: wire.Meta) -> Answer:
     return Answer(tuple(places), _usage(meta))
 
 
-def hold_of(held: wire.Held, *, wall_s: float) -> Hold:
-    """What became of a hold."""
+def hold_of(held: wire.Held | HoldOutput, *, wall_s: float) -> Hold:
+    """What became of a hold, told by a server or by an engine in the process."""
     return Hold(
         id=held.id,
         held=held.held_tokens,
