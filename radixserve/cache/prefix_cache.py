@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
 from radixserve.cache.access_times import AccessTimes
 from radixserve.cache.block_pool import BlockPool
+from radixserve.cache.cache_stats import CacheStats
 from radixserve.cache.eviction import eviction_policy
 from radixserve.cache.explain import explain_miss, held_tokens
 from radixserve.cache.ghosts import Ghost, GhostLog
@@ -33,6 +33,7 @@ from radixserve.cache.namespace import Namespace
 from radixserve.cache.node import Eviction, Match, Node
 from radixserve.cache.radix_tree import RadixTree
 from radixserve.cache.recount import recount
+from radixserve.cache.room import CacheRoom
 from radixserve.cache.token_key import Key, key_length, key_slice
 from radixserve.config import CacheConfig
 from radixserve.errors import CacheInconsistent, OutOfBlocks
@@ -41,22 +42,7 @@ from radixserve.messages import Explanation
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class CacheStats:
-    """Counters since the start, in tokens or blocks; gauges are properties of `PrefixCache`."""
-
-    queries: int = 0
-    queried_tokens: int = 0
-    hit_tokens: int = 0
-    copied_tokens: int = 0
-    evicted_blocks: int = 0
-    evictions: int = 0
-    deduplicated_blocks: int = 0
-    repairs: int = 0
-    failed_checks: list[str] = field(default_factory=list)
-
-
-class PrefixCache:
+class PrefixCache(CacheRoom):
     """One radix tree and one block pool, kept consistent.
 
     ``step`` numbers are the scheduler's. All token sequences are keys (`token_key`); all lengths are tokens unless
@@ -67,55 +53,21 @@ class PrefixCache:
         assert config.num_blocks is not None, "the pool's size is resolved before the cache is built"
         self.config = config
         self.block_size = config.block_size
-        self.pool = BlockPool(config.num_blocks)
-        self.tree = RadixTree(config.block_size, eviction_policy(config.eviction))
         self.ghosts = GhostLog(config.ghost_tokens)
         self.stats = CacheStats()
-        self.access_times = AccessTimes()
         self.leases: set[Lease] = set()
-        self.holds = self._new_holds()
-        self._copies: dict[int, list[Node]] = {}
-        self._detached: list[Node] = []
         self._in_flight: list[int] = []
+        self._open_books(config.num_blocks)
         self._step = 0
 
-    # ---------------------------------------------------------------- numbers
-
-    @property
-    def available_blocks(self) -> int:
-        """Blocks that are free or can be made so by eviction."""
-        return self.pool.num_free + self.tree.evictable_blocks
-
-    @property
-    def yieldable_blocks(self) -> int:
-        """Blocks that are not available only because of holds."""
-        return self.tree.only_held_blocks
-
-    def secure(self, count: int) -> int:
-        """`available_blocks`, after holds gave way as far as it takes to have ``count``."""
-        while self.available_blocks < count and self.holds.give_way():
-            pass
-        return self.available_blocks
-
-    def secure_beside(self, match: Match, count: int) -> bool:
-        """Whether ``count`` blocks are available beside what a lease on ``match`` locks, after holds gave way as far as that takes.
-
-        Holds on the match itself stay, since their end would bring nothing; and all do where it would not be enough.
-        """
-        path = match.node.path()
-        if match.tail_node is not None and match.tail_node is not match.node:
-            path.append(match.tail_node)
-        own = sum(len(node.blocks) for node in path if node.only_held)
-        if self.available_blocks - self.locked_by(match) + self.yieldable_blocks - own < count:
-            return False
-        while self.available_blocks - self.locked_by(match) < count:
-            if not self.holds.give_way(path):
-                return False
-        return True
-
-    def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold ``num_tokens``."""
-        return -(-num_tokens // self.block_size)
+    def _open_books(self, num_blocks: int) -> None:
+        """An empty tree over a pool that is all free."""
+        self.pool = BlockPool(num_blocks)
+        self.tree = RadixTree(self.block_size, eviction_policy(self.config.eviction))
+        self.holds = HoldBook(self.tree, int(self.config.hold_share * num_blocks), self._let_go)
+        self.access_times = AccessTimes()
+        self._copies: dict[int, list[Node]] = {}
+        self._detached: list[Node] = []
 
     def namespace_of(self, namespace: Namespace, rid: str) -> Namespace:
         """The namespace a request really uses: with ``prefix_cache=off`` each request has its own."""
@@ -134,18 +86,6 @@ class PrefixCache:
         if self.config.prefix_cache == "force_miss":
             return Match(root, 0)
         return self.tree.match(start or root, namespace.salt, key, limit)
-
-    def locked_by(self, match: Match) -> int:
-        """Blocks that are evictable now and would not be after `acquire` of this match."""
-        blocks = 0
-        for node in match.node.path():
-            if node.lock == 0:
-                blocks += (min(node.end, match.length) - node.start + self.block_size - 1) // self.block_size
-        tail = match.tail_node
-        if tail is not None and tail.lock == 0:
-            # Where the match ends inside the edge of the tail's own node, its beginning was counted above.
-            blocks += len(tail.blocks) - max(0, match.length - tail.start) // self.block_size
-        return blocks
 
     # ---------------------------------------------------------------- leases
 
@@ -466,9 +406,6 @@ class PrefixCache:
             return 0
         return self.holds.take(hold_id, namespace, bytes(key), expires)
 
-    def _new_holds(self) -> HoldBook:
-        return HoldBook(self.tree, int(self.config.hold_share * self.pool.total), self._let_go)
-
     def mark_time(self, now: float) -> None:
         """It is ``now`` (seconds of a clock that never goes back); called once a step."""
         self.access_times.sample(self.tree.clock, now)
@@ -518,14 +455,8 @@ class PrefixCache:
             logger.error("cache books were wrong, the cache was emptied: %s", error)
             self.stats.failed_checks.append(str(error))
             self.stats.repairs += 1
-            observer = self.tree.observer
-            self.pool = BlockPool(self.pool.total)
-            self.tree = RadixTree(self.block_size, eviction_policy(self.config.eviction))
-            self.tree.observer = observer
-            counted, self.holds = self.holds.stats, self._new_holds()
-            self.holds.stats = counted
-            self.access_times = AccessTimes()
-            self._copies.clear()
-            self._detached.clear()
+            observer, counted = self.tree.observer, self.holds.stats
+            self._open_books(self.pool.total)
+            self.tree.observer, self.holds.stats = observer, counted
             return False
         return True

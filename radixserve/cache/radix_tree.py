@@ -22,35 +22,23 @@ from collections.abc import Iterator, Sequence
 
 from sortedcontainers import SortedDict
 
-from radixserve.cache.eviction import EvictionHeap, EvictionPolicy
+from radixserve.cache.eviction import EvictionPolicy
 from radixserve.cache.node import ChildKey, Eviction, Match, Node, TreeObserver
+from radixserve.cache.node_locks import NodeLocks
 from radixserve.cache.token_key import Key, common_tokens, key_length, key_slice
 
 
-class RadixTree:
-    """Radix trees for any number of (model, adapter) pairs over blocks of ``block_size`` tokens.
-
-    ``evictable_blocks``: of unlocked nodes. ``held_blocks``: of nodes with holds, by salt; ``only_held_blocks``: of those that nothing but
-    holds locks. A tail that was replaced counts as long as it is held.
-    """
+class RadixTree(NodeLocks):
+    """Radix trees for any number of (model, adapter) pairs over blocks of ``block_size`` tokens."""
 
     def __init__(self, block_size: int, policy: EvictionPolicy) -> None:
+        super().__init__(policy)
         self.block_size = block_size
-        self.evictable_blocks = 0
-        self.only_held_blocks = 0
-        self.held_blocks: dict[bytes, int] = {}
         self.num_blocks = 0
         self.num_nodes = 0
         self.observer: TreeObserver | None = None
         self._roots: dict[tuple[str, str], Node] = {}
-        self._heap = EvictionHeap(policy)
         self._pending: dict[int, list[Node]] = {}
-        self._clock = 0
-
-    @property
-    def clock(self) -> int:
-        """Logical time: the ``last_access`` of what is used now."""
-        return self._clock
 
     # ---------------------------------------------------------------- look
 
@@ -319,67 +307,6 @@ class RadixTree:
         if self.observer:
             self.observer.merged(parent, node)
 
-    # ---------------------------------------------------------------- hold
-
-    def lock(self, node: Node) -> None:
-        """Protect ``node`` and its whole path from eviction."""
-        now = self._tick()
-        step: Node | None = node
-        while step is not None and step.parent is not None:
-            if step.only_held:
-                self.only_held_blocks -= len(step.blocks)
-            elif step.lock == 0 and step.alive:
-                self.evictable_blocks -= len(step.blocks)
-            step.lock += 1
-            step.last_access = now
-            step = step.parent
-
-    def unlock(self, node: Node) -> None:
-        """Take one lock back from ``node`` and its path."""
-        now = self._tick()
-        step: Node | None = node
-        while step is not None and step.parent is not None:
-            assert step.lock > 0, "unlock without lock"
-            step.lock -= 1
-            step.last_access = now
-            if step.lock == 0 and step.alive:
-                self.evictable_blocks += len(step.blocks)
-                if not step.children:
-                    self._heap.push(step)
-            elif step.only_held:
-                self.only_held_blocks += len(step.blocks)
-            step = step.parent
-
-    def hold(self, node: Node) -> None:
-        """`lock`, counted as a hold."""
-        for step in node.path():
-            if step.holds == 0:
-                self.held_blocks[step.salt] = self.held_blocks.get(step.salt, 0) + len(step.blocks)
-        self.lock(node)
-        for step in node.path():
-            step.holds += 1
-            if step.only_held:
-                self.only_held_blocks += len(step.blocks)
-
-    def unhold(self, node: Node) -> None:
-        """Take one hold back, and its lock."""
-        for step in node.path():
-            assert step.holds > 0, "unhold without hold"
-            if step.only_held:
-                # Counted in again by the unlock where another hold stays.
-                self.only_held_blocks -= len(step.blocks)
-            step.holds -= 1
-            if step.holds == 0:
-                self.held_blocks[step.salt] -= len(step.blocks)
-                if not self.held_blocks[step.salt]:
-                    del self.held_blocks[step.salt]
-        self.unlock(node)
-
-    def count_hit(self, node: Node) -> None:
-        """Remember a lease that ended at ``node``."""
-        for step in node.path():
-            step.hits += 1
-
     # ---------------------------------------------------------------- shrink
 
     def evict(self, count: int) -> list[Eviction]:
@@ -489,7 +416,3 @@ class RadixTree:
         while step.parent is not None:
             step = step.parent
         return next(name for name, root in self._roots.items() if root is step)
-
-    def _tick(self) -> int:
-        self._clock += 1
-        return self._clock
