@@ -28,7 +28,8 @@ class ModelOptions:
     attention backend of the torch path; naming one chooses that path. ``device``: ``cuda`` is an NVIDIA GPU with FlashInfer, in
     bfloat16 or float16. ``threads``: of the forward pass (0 takes the cores this
     process may use, shared among the ranks). ``tensor_parallel_size``: ranks, each a process with a part of the weights and of the KV
-    heads; on the CPU they take the torch path.
+    heads; on the CPU they take the torch path. ``watchdog_timeout_s``: a rank that is stopped or stuck for so long ends the engine (None:
+    300).
     ``deterministic``: on a GPU, attention and products whose bits do not depend on the batch, for a price; a CPU
     computes so anyway, and nothing changes there. ``cuda_graph``: decodes of up to ``cuda_graph_max_bs`` rows (None: ``max_running``)
     are captured when the engine starts and replayed, as far as ``cuda_graph_memory_mb`` (None: 1024) reach; ``auto`` is on for ``cuda``.
@@ -43,6 +44,7 @@ class ModelOptions:
     attention: Literal["auto", "torch_paged", "flashinfer"] = "auto"
     threads: int = 0
     tensor_parallel_size: int = 1
+    watchdog_timeout_s: float | None = None
     deterministic: bool = False
     cuda_graph: Literal["auto", "on", "off"] = "auto"
     cuda_graph_max_bs: int | None = None
@@ -199,8 +201,13 @@ class EngineConfig:
     def _validate_ranks(self) -> None:
         """Raise `ConfigError` for what several ranks do not do, whatever the model."""
         model = self.model
+        timeout = model.watchdog_timeout_s
         if model.tensor_parallel_size == 1:
+            if timeout is not None:
+                raise ConfigError("watchdog_timeout_s", "is for several ranks, and tensor_parallel_size is 1")
             return
+        if timeout is not None and not 1 <= timeout <= 1e6:
+            raise ConfigError("watchdog_timeout_s", f"must be between 1 and 1000000, not {timeout:g}")
         if model.kernels == "native":
             raise ConfigError(
                 "kernels",

@@ -137,7 +137,7 @@ class NativeUnavailable(RadixServeError):
 
 
 class RankFailed(RadixServeError):
-    """A process of a tensor-parallel engine died or raised; no step can be computed any more.
+    """A process of a tensor-parallel engine died, raised or hangs; no step can be computed any more.
 
     ``rank``: which, None where it is not known.
     """

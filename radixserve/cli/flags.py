@@ -31,7 +31,7 @@ SamplingFields = dict[str, Any]
 ServerFields = dict[str, Any]
 
 # What the field calls an option for short.
-_SHORT_NAMES = {"tensor_parallel_size": "--tp"}
+_SHORT_NAMES = {"tensor_parallel_size": "--tp", "watchdog_timeout_s": "--watchdog-timeout"}
 
 
 @dataclass(frozen=True, slots=True)

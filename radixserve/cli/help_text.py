@@ -16,6 +16,7 @@ ENGINE_HELP: dict[str, str] = {
     "attention": "Attention backend of the torch path.",
     "threads": "Threads of the forward pass; 0 takes the cores this process may use.",
     "tensor_parallel_size": "Processes (GPUs) that share the weights and the KV heads.",
+    "watchdog_timeout_s": "Seconds after which a rank that is stopped or stuck ends the engine; 300 when left out.",
     "deterministic": "On a GPU: bits that do not depend on the batch, at a price; a CPU has them anyway.",
     "cuda_graph": "Capture steps of decodes and replay them; auto does on a GPU.",
     "cuda_graph_max_bs": "Most rows of a captured step; --max-running when left out.",

@@ -223,11 +223,11 @@ class EngineCore:
         try:
             result = launched.result()
         except Exception as error:
-            logger.exception("step %d of %d rows failed", plan.step, len(plan.rows))
             self._drop_launched()
             if isinstance(error, RankFailed):
                 # No step can be computed any more, so nothing is gained by trying its requests one at a time.
                 raise
+            logger.exception("step %d of %d rows failed", plan.step, len(plan.rows))
             self.scheduler.fail(plan, error)
         else:
             if not result.sound:

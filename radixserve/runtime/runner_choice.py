@@ -15,6 +15,7 @@ from radixserve.runtime.native_runner import NativeModelRunner, unsupported
 from radixserve.runtime.native_weights import BLOCK_FORMATS
 from radixserve.runtime.plan_runner import PlanRunner, RunnableModel
 from radixserve.runtime.tensor_parallel.runner import TensorParallelRunner
+from radixserve.runtime.tensor_parallel.watchdog import DEFAULT_TIMEOUT_S
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ def create_runner(
             threads=options.threads,
             kv_dtype=KV_DTYPES[cache.kv_dtype],
             deterministic=options.deterministic,
+            watchdog_timeout_s=options.watchdog_timeout_s or DEFAULT_TIMEOUT_S,
         )
     else:
         runner = ModelRunner(

@@ -3,6 +3,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import typer
+from typer.testing import CliRunner
+
 from radixserve.cli.flags import (
     EngineOptions,
     SamplingFields,
@@ -47,3 +50,19 @@ def test_only_given_flags_are_passed_on() -> None:
     expand_flags(command)(word="x", **nothing)
     expand_flags(command)(word="y", **{**nothing, "n": 2, "seed": 0, "engine_seed": 1, "stop": ["a"]})
     assert calls == [("x", {}, {}), ("y", {"n": 2, "seed": 0, "stop": ("a",)}, {"seed": 1})]
+
+
+def test_what_has_a_name_elsewhere_goes_by_it_too() -> None:
+    given: list[dict[str, Any]] = []
+
+    def command(*, options: EngineOptions) -> None:
+        given.append(options)
+
+    app = typer.Typer()
+    app.command()(expand_flags(command))
+    for flags in (
+        ["--tensor-parallel-size", "2", "--watchdog-timeout-s", "5"],
+        ["--tp", "2", "--watchdog-timeout", "5"],
+    ):
+        assert CliRunner().invoke(app, flags).exit_code == 0
+    assert given == [{"tensor_parallel_size": 2, "watchdog_timeout_s": 5.0}] * 2

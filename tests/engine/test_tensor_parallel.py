@@ -61,6 +61,13 @@ def test_what_is_refused() -> None:
         engine_of(2, kernels="native")
     with pytest.raises(ConfigError, match=r"^tensor_parallel_size: must be between 1 and"):
         engine_of(0)
+    with pytest.raises(ConfigError, match=r"^watchdog_timeout_s: is for several ranks, and tensor_parallel_size is 1$"):
+        engine_of(1, watchdog_timeout_s=10)
+    for seconds in (0, -1, 0.5, 1e7):
+        with pytest.raises(ConfigError, match=r"^watchdog_timeout_s: must be between 1 and 1000000, not "):
+            engine_of(2, watchdog_timeout_s=seconds)
+    with pytest.raises(ConfigError, match=r"^watchdog_timeout_s: must be float \| None, not 'soon'"):
+        engine_of(2, watchdog_timeout_s="soon")
 
 
 def test_a_rank_that_is_killed_ends_the_engine_and_nobody_waits() -> None:

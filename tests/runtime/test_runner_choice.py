@@ -70,11 +70,12 @@ def test_native_is_refused_by_name_where_it_cannot_be(options: dict[str, Any], r
 
 
 def test_ranks_are_for_torch() -> None:
-    runner, facts = choose(tensor_parallel_size=2)
+    runner, facts = choose(tensor_parallel_size=2, watchdog_timeout_s=50)
     try:
         assert isinstance(runner, TensorParallelRunner)
         assert facts["kernels"] == "torch" and facts["tensor_parallel_size"] == 2
         assert str(facts["kernels_reason"]).startswith("tensor_parallel_size=2: ")
+        assert runner._processes.watchdog._timeout_s == 50
     finally:
         runner.close()
     with pytest.raises(ConfigError, match=r"^kernels: .*tensor_parallel_size"):

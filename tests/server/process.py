@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -69,11 +70,7 @@ class ServerProcess:
 
     def children(self) -> list[int]:
         """Process ids of its children: the engine's."""
-        return [
-            int(name)
-            for path in Path(f"/proc/{self.process.pid}/task").iterdir()
-            for name in (path / "children").read_text().split()
-        ]
+        return child_processes(self.process.pid)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Tell it to stop; the exit code."""
@@ -85,6 +82,16 @@ class ServerProcess:
         code = self.process.wait(seconds)
         self._reader.join(seconds)
         return code
+
+
+def child_processes(pid: int) -> list[int]:
+    """Process ids of what process ``pid`` has started."""
+    children: list[int] = []
+    for path in Path(f"/proc/{pid}/task").iterdir():
+        # A thread may end meanwhile.
+        with contextlib.suppress(OSError):
+            children += map(int, (path / "children").read_text().split())
+    return children
 
 
 def run_to_end(*arguments: str, seconds: float = START_S) -> tuple[int, str]:

@@ -14,14 +14,15 @@ from radixserve.runtime.forward_batch import ForwardBatch, Int64Array
 
 
 class Setup(msgspec.Struct, frozen=True, tag=True):
-    """The first message. ``model``: the whole model's shapes. ``directory``: where the ranks find each other.
+    """The first message. ``model``: the whole model's shapes. ``parent``: the process of rank 0.
 
     Types are names of torch's; the rest as for `radixserve.runtime.model_runner.ModelRunner`.
     """
 
     rank: int
     ranks: int
-    directory: str
+    parent: int
+    watchdog_timeout_s: float
     model: ModelConfig
     dtype: str
     device: Literal["cpu", "cuda"]

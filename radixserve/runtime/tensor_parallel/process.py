@@ -1,7 +1,8 @@
-"""The process of a rank other than 0: ``python -m radixserve.runtime.tensor_parallel.process FD``.
+"""The process of a rank other than 0: ``python -m radixserve.runtime.tensor_parallel.process SOCKET PULSES DIRECTORY``.
 
-It carries out what comes over the socket with that file descriptor, one order after another, until that ends. Standard input is a pipe that
-rank 0 holds open: when it ends, rank 0 is gone, and so is this process, whatever it is in the middle of.
+It carries out what comes over the socket (a file descriptor), one order after another, until that ends, and shows in the memory of the
+pulses (another) that it does. Standard input is a pipe that rank 0 holds open: when it ends, rank 0 is gone, and so is this process,
+whatever it is in the middle of, and the directory in which the ranks found each other.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import signal
 import socket
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -37,6 +40,7 @@ from radixserve.runtime.tensor_parallel.messages import (
     Started,
     read_array,
 )
+from radixserve.runtime.tensor_parallel.pulse import Pulse, Pulses, beat_interval
 from radixserve.runtime.tensor_parallel.rank_runner import ModelPart, RankRunner
 from radixserve.runtime.tensor_parallel.rank_sum import RankSum
 from radixserve.runtime.tensor_parallel.shards import cut_model
@@ -44,32 +48,44 @@ from radixserve.runtime.tensor_parallel.weights import ReceivedWeights
 
 logger = logging.getLogger(__name__)
 
+_LAST_LOOK_S = 0.2
+
 
 def main() -> int:
     """Run the process; the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The terminal sends it to all; rank 0 decides.
+    directory = sys.argv[3]
+    follower = threading.Thread(target=_follow, args=(directory,), name="radixserve-rank-0", daemon=True)
+    follower.start()
     channel: Channel[Order] = Channel(socket.socket(fileno=int(sys.argv[1])), Order)
     try:
         setup = channel.receive()
-        assert isinstance(setup, Setup), "the setup comes first"
-        logging.basicConfig(level=setup.log_level, format=f"%(levelname)s rank {setup.rank}: %(message)s")
-        threading.Thread(target=_follow, args=(setup.directory,), name="radixserve-rank-0", daemon=True).start()
+    except EOFError:
+        _leave(directory)
+    assert isinstance(setup, Setup), "the setup comes first"
+    logging.basicConfig(level=setup.log_level, format=f"%(levelname)s rank {setup.rank}: %(message)s")
+    pulse = Pulses(int(sys.argv[2]), setup.ranks).of(setup.rank)
+    threading.Thread(target=_beat, args=(pulse, setup, directory), name="radixserve-pulse", daemon=True).start()
+    try:
         channel.send(Started())
-        runner = _build(setup, channel)
+        runner = _build(setup, Path(directory), channel, pulse)
         channel.send(Ready(runner.kv.num_bytes))
         with torch.inference_mode():
-            _serve(runner, channel)
+            _serve(runner, channel, pulse)
     except (EOFError, ConnectionError):
-        return 0
+        _leave(directory)
     except RankFailed as error:
-        return _report(channel, Raised(error.reason, consequence=True))
+        status = _report(channel, Raised(error.reason, consequence=True))
+        # If it is rank 0 that was lost, the follower is about to hear of it, and leaves nothing behind.
+        follower.join(_LAST_LOOK_S)
+        return status
     except Exception as error:
         logger.exception("the rank cannot go on")
         return _report(channel, Raised(f"{type(error).__name__}: {error}", consequence=False))
     return 0
 
 
-def _build(setup: Setup, channel: Channel[Order]) -> RankRunner:
+def _build(setup: Setup, directory: Path, channel: Channel[Order], pulse: Pulse) -> RankRunner:
     """Meet the other ranks, and pack this one's part of the weights."""
     device = torch.device("cpu")
     if setup.device == "cuda":
@@ -77,8 +93,8 @@ def _build(setup: Setup, channel: Channel[Order]) -> RankRunner:
         torch.cuda.set_device(device)
     dtype: torch.dtype = getattr(torch, setup.dtype)
     shard = cut_model(setup.model, setup.ranks)[setup.rank]
-    rank_sum = RankSum(Path(setup.directory), setup.rank, setup.ranks, device, ordered=setup.deterministic)
-    received = ReceivedWeights(shard.names(setup.model), channel)
+    rank_sum = RankSum(directory, setup.rank, setup.ranks, device, pulse, ordered=setup.deterministic)
+    received = ReceivedWeights(shard.names(setup.model), channel, pulse)
     with returning_freed_memory():
         return RankRunner(
             ModelPart(shard.config(setup.model), DeviceWeights(received, dtype, device), GenerationDefaults()),
@@ -93,9 +109,11 @@ def _build(setup: Setup, channel: Channel[Order]) -> RankRunner:
         )
 
 
-def _serve(runner: RankRunner, channel: Channel[Order]) -> None:
+def _serve(runner: RankRunner, channel: Channel[Order], pulse: Pulse) -> None:
     while True:
-        match channel.receive():
+        order = channel.receive()
+        pulse.move()
+        match order:
             case Pass() as step:
                 runner.forward(step.batch(runner.device))
             case Copy(pairs):
@@ -119,9 +137,22 @@ def _report(channel: Channel[Order], last: Raised) -> int:
 
 
 def _follow(directory: str) -> None:
-    """End with rank 0."""
+    """End with rank 0, as soon as it does."""
     while os.read(0, 4096):
         pass
+    _leave(directory)
+
+
+def _beat(pulse: Pulse, setup: Setup, directory: str) -> None:
+    """Show that this process runs; and end with rank 0 where a process that was forked from it keeps the pipe open."""
+    while os.getppid() == setup.parent:
+        pulse.beat()
+        time.sleep(beat_interval(setup.watchdog_timeout_s))
+    _leave(directory)
+
+
+def _leave(directory: str) -> NoReturn:
+    """Rank 0 is gone."""
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(1)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import fcntl
 import logging
+import os
 import shutil
 import signal
 import socket
@@ -12,9 +15,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,6 +27,8 @@ import numpy.typing as npt
 from radixserve.errors import EngineClosed, RankFailed
 from radixserve.runtime.tensor_parallel.channel import Channel
 from radixserve.runtime.tensor_parallel.messages import Close, Copy, Order, Poison, Raised, Report, Setup, array_bytes
+from radixserve.runtime.tensor_parallel.pulse import Pulses, pulse_memory
+from radixserve.runtime.tensor_parallel.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -30,28 +36,39 @@ logger = logging.getLogger(__name__)
 _FAREWELL_S = 5.0
 
 R = TypeVar("R", bound=Report)
+T = TypeVar("T")
 
 
 class RankProcesses:
     """The processes of ranks 1 to ``setup.ranks`` - 1, in a directory of their own that only this user can enter.
 
-    ``setup``: of all of them; rank and directory are filled in. They end with this process, however it does: each holds the other end
-    of a pipe. ``on_exit`` is told, on a thread of its own, of each that ends before `close`. Otherwise one thread at a time.
+    ``setup``: of all of them; rank and parent are filled in. They end with this process, however it does. ``on_exit`` is
+    told, on a thread of its own, of each that ends before `close`, be it that ``watchdog`` has given one up: then all of them end, and
+    what waits for one goes on to `fail`. Otherwise one thread at a time.
     """
 
     def __init__(self, setup: Setup, on_exit: Callable[[RankFailed], None]) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="radixserve-ranks-"))
         self.channels: list[Channel[Report]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._on_exit = on_exit
         self._failure: RankFailed | None = None
+        self._given_up: RankFailed | None = None
+        self._first_exit: Future[None] = Future()
         self._closed = False
-        try:
-            for rank in range(1, setup.ranks):
-                self._start(msgspec.structs.replace(setup, rank=rank, directory=str(self.directory)))
-        except BaseException:
-            self.close()
-            raise
+        with pulse_memory(setup.ranks) as memory:
+            self.pulses = Pulses(memory, setup.ranks)
+            self.watchdog = Watchdog(self.pulses, setup.watchdog_timeout_s, self._give_up)
+            self.directory = Path(tempfile.mkdtemp(prefix="radixserve-ranks-"))
+            try:
+                for rank in range(1, setup.ranks):
+                    self._start(msgspec.structs.replace(setup, rank=rank, parent=os.getpid()), memory)
+                self.watchdog.start()
+            except OSError as error:
+                self.close(at_once=True)
+                raise RankFailed(None, f"a rank cannot be started: {error}") from error
+            except BaseException:
+                self.close(at_once=True)
+                raise
 
     @property
     def pids(self) -> list[int]:
@@ -84,7 +101,8 @@ class RankProcesses:
         reports: list[R] = []
         for rank, channel in enumerate(self.channels, 1):
             try:
-                report = channel.receive()
+                with self.watchdog.awaiting(rank):
+                    report = channel.receive()
             except EOFError as error:
                 raise self.fail(error) from error
             if not isinstance(report, kind):
@@ -93,6 +111,25 @@ class RankProcesses:
             reports.append(report)
         return reports
 
+    def unless_lost(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns, which waits for all ranks and does not hear of it if one ends: then it is left behind, on a thread
+        of its own, and `RankFailed` is raised.
+        """
+        found: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                found.set_result(work())
+            except BaseException as error:
+                found.set_exception(error)
+
+        threading.Thread(target=run, name="radixserve-meeting", daemon=True).start()
+        either: list[Future[Any]] = [found, self._first_exit]
+        concurrent.futures.wait(either, return_when=concurrent.futures.FIRST_COMPLETED)
+        if not found.done():
+            raise RankFailed(None, "a rank is gone")
+        return found.result()
+
     def fail(self, error: BaseException, told: dict[int, Raised] | None = None) -> RankFailed:
         """End all ranks because of ``error``, which one of them may be the reason of; the error to raise, now and from now on.
 
@@ -100,10 +137,11 @@ class RankProcesses:
         """
         if self._failure is None:
             lost = isinstance(error, (RankFailed, EOFError, ConnectionError))
-            self._failure = self._blame(dict(told or {})) if lost else None
+            self._failure = self._given_up or (self._blame(dict(told or {})) if lost else None)
             if self._failure is None:
                 self._failure = error if isinstance(error, RankFailed) else RankFailed(0, f"raised {error!r}")
-            logger.error("%s; the other ranks are ended", self._failure)
+            if self._failure is not self._given_up:
+                logger.error("%s; the ranks are ended", self._failure)
             self.close(at_once=True)
         return self._failure
 
@@ -112,6 +150,7 @@ class RankProcesses:
         if self._closed:
             return
         self._closed = True
+        self.watchdog.close()
         deadline = time.monotonic() + _FAREWELL_S
         for channel, process in zip(self.channels, self._processes, strict=True):
             if at_once:
@@ -133,16 +172,16 @@ class RankProcesses:
             process.stdin.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _start(self, setup: Setup) -> None:
-        ours, theirs = socket.socketpair()
+    def _start(self, setup: Setup, memory: int) -> None:
         # The directory in which this process happens to be is searched for modules only if it searches it itself.
         isolated = [] if {"", str(Path.cwd())} & set(sys.path) else ["-P"]
         module = "radixserve.runtime.tensor_parallel.process"
-        with theirs:
+        ours, theirs = socket.socketpair()
+        with theirs, _passable(theirs.fileno()) as connection, _passable(memory) as pulses:
             process = subprocess.Popen(
-                [sys.executable, *isolated, "-m", module, str(theirs.fileno())],
+                [sys.executable, *isolated, "-m", module, str(connection), str(pulses), str(self.directory)],
                 stdin=subprocess.PIPE,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[connection, pulses],
                 # Who ends the group of this process leaves it to this process to end the ranks in order.
                 start_new_session=True,
             )
@@ -159,8 +198,19 @@ class RankProcesses:
 
     def _watch(self, rank: int, process: subprocess.Popen[bytes]) -> None:
         code = process.wait()
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            self._first_exit.set_result(None)
         if not self._closed:
-            self._on_exit(RankFailed(rank, _describe(code)))
+            self._on_exit(self._given_up or RankFailed(rank, _describe(code)))
+
+    def _give_up(self, error: RankFailed) -> None:
+        """End a rank that hangs; told by the watchdog, on its thread. Whoever waits for it sees its end, or that of the others."""
+        if self._closed:
+            return
+        self._given_up = error
+        logger.error("%s; the ranks are ended", error)
+        for process in self._processes:
+            process.kill()
 
     def _blame(self, told: dict[int, Raised]) -> RankFailed | None:
         """The rank that failed first, as far as it can be told; None where all are well."""
@@ -182,6 +232,16 @@ class RankProcesses:
         for rank, report in sorted(told.items(), key=lambda item: item[1].consequence):
             return RankFailed(rank, _raised(report))
         return None
+
+
+@contextlib.contextmanager
+def _passable(descriptor: int) -> Iterator[int]:
+    """A copy that is none of the three standard ones, which are free here if somebody closed them, and not in a process that is started."""
+    copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    try:
+        yield copy
+    finally:
+        os.close(copy)
 
 
 def _raised(report: Raised) -> str:

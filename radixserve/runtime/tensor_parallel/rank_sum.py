@@ -10,14 +10,15 @@ from typing import Any
 import torch
 
 from radixserve.errors import ConfigError, RankFailed
+from radixserve.runtime.tensor_parallel.pulse import Pulse
 
 # Torch's own stubs know few of its names.
 distributed: Any = torch.distributed
 
 # For the ranks to find each other, once all are known to run.
 MEETING = timedelta(seconds=60)
-# A rank is late by what it computes longer than another between two sums. Kernels that are compiled first count, too.
-PATIENCE = timedelta(minutes=30)
+# The watchdog decides how late a rank may be; where it cannot any more, since rank 0 hangs itself, this ends a sum.
+PATIENCE = timedelta(days=1)
 LOOPBACK = "127.0.0.1"
 _BATCH_SIZES = (1, 2, 3, 5, 16, 7, 33, 64, 95)
 _ROWS = 128
@@ -34,24 +35,33 @@ class RankSum:
     No process group of torch's own bookkeeping: several engines in one process do not get into each other's way.
     """
 
-    def __init__(self, directory: Path, rank: int, ranks: int, device: torch.device, *, ordered: bool = False) -> None:
-        """Meets the other ranks through a file in ``directory``; blocks until all are there. Raises `RankFailed`."""
+    def __init__(
+        self, directory: Path, rank: int, ranks: int, device: torch.device, pulse: Pulse, *, ordered: bool = False
+    ) -> None:
+        """Meets the other ranks through a file in ``directory``; blocks until all are there. Raises `RankFailed`.
+
+        ``pulse``: where it is seen how far this rank is.
+        """
         self._rank = rank
         self._ranks = ranks
         self._device = device
+        self._pulse = pulse
         self._on_cpu = device.type == "cpu"
         self._ordered = ordered or self._on_cpu
         store = distributed.FileStore(str(directory / "ranks"), ranks)
+        store.set_timeout(MEETING)
         try:
-            self._group = _gloo(store, rank, ranks) if self._on_cpu else _nccl(store, rank, ranks, device)
+            self._group: Any = _gloo(store, rank, ranks) if self._on_cpu else _nccl(store, rank, ranks, device)
         except RuntimeError as error:
             raise RankFailed(None, f"the ranks did not meet: {error}") from error
 
     def __call__(self, part: torch.Tensor) -> torch.Tensor:
         """The sum: float32 on a CPU, of the type of ``part`` on a GPU, and perhaps in its memory. Raises `RankFailed`."""
+        self._pulse.begin_sum()
         try:
             if not self._ordered:
                 self._group.allreduce([part]).wait()
+                self._pulse.move()
                 return part
             part = part.contiguous()
             gathered = torch.empty((self._ranks, *part.shape), dtype=part.dtype, device=self._device)
@@ -59,6 +69,7 @@ class RankSum:
             self._group.allgather([list(gathered.view(torch.uint8).unbind())], [part.view(torch.uint8)]).wait()
         except RuntimeError as error:
             raise RankFailed(None, f"a sum over the ranks was not completed: {error}") from error
+        self._pulse.move()
         total = gathered[0].float()
         for other in gathered[1:]:
             total = total + other
@@ -77,6 +88,11 @@ class RankSum:
         """Wake who waits on a GPU for a rank that is gone. On a CPU the connection's end does."""
         if not self._on_cpu:
             self._group.abort()
+
+    def close(self) -> None:
+        """Give back the port that is listened on as long as the ranks are connected. No sum is asked for afterwards."""
+        if self._on_cpu:
+            self._group = None
 
 
 def require_sums(device: torch.device) -> None:

@@ -14,19 +14,15 @@ from radixserve.model.gguf_weights import placement
 from radixserve.native.threads import usable_cores
 from radixserve.runtime.forward_batch import ForwardBatch
 from radixserve.runtime.plan_runner import HiddenStates, RunnableModel
-from radixserve.runtime.tensor_parallel.messages import (
-    Check,
-    Checked,
-    Pass,
-    Ready,
-    Setup,
-    Started,
-)
+from radixserve.runtime.tensor_parallel.messages import Check, Checked, Pass, Ready, Setup, Started
 from radixserve.runtime.tensor_parallel.rank_processes import RankProcesses
 from radixserve.runtime.tensor_parallel.rank_runner import ModelPart, RankRunner
 from radixserve.runtime.tensor_parallel.rank_sum import RankSum, require_sums
 from radixserve.runtime.tensor_parallel.shards import cut_model
+from radixserve.runtime.tensor_parallel.watchdog import DEFAULT_TIMEOUT_S
 from radixserve.runtime.tensor_parallel.weights import ScatteredWeights
+from radixserve.runtime.token_choice import Choices
+from radixserve.scheduler.plan import StepPlan, StepResult
 
 
 class TensorParallelRunner(RankRunner):
@@ -36,7 +32,8 @@ class TensorParallelRunner(RankRunner):
     process alone, and a step that fails before or after its layers leaves the ranks in step with each other. One that fails
     among the layers does not, so it is a `RankFailed`, like a process that is lost: no step can be run after it.
 
-    ``threads``: of each rank, 0 shares the cores among them. The rest as for `radixserve.runtime.model_runner.ModelRunner`. Raises
+    ``threads``: of each rank, 0 shares the cores among them. ``watchdog_timeout_s``: a rank that hangs for so long is given up, which is a
+    `RankFailed` of the step that waits for it. The rest as for `radixserve.runtime.model_runner.ModelRunner`. Raises
     `ConfigError` where the model cannot be parted so, and `RankFailed` where a process does not come up.
     """
 
@@ -51,6 +48,7 @@ class TensorParallelRunner(RankRunner):
         threads: int = 0,
         kv_dtype: torch.dtype | None = None,
         deterministic: bool = False,
+        watchdog_timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         shards = cut_model(model.config, ranks)
         dtype, device = placement(model.weights)
@@ -63,7 +61,8 @@ class TensorParallelRunner(RankRunner):
             Setup(
                 rank=0,
                 ranks=ranks,
-                directory="",
+                parent=0,
+                watchdog_timeout_s=watchdog_timeout_s,
                 model=model.config,
                 dtype=_name(dtype),
                 device=kind,
@@ -77,22 +76,29 @@ class TensorParallelRunner(RankRunner):
             ),
             self._rank_exited,
         )
+        pulse = self._processes.pulses.of(0)
         try:
             self._processes.receive(Started)
-            self._meeting = RankSum(self._processes.directory, 0, ranks, device, ordered=deterministic)
-            scattered = ScatteredWeights(model.weights, model.config, shards, self._processes.channels)
-            super().__init__(
-                ModelPart(shards[0].config(model.config), DeviceWeights(scattered, dtype, device), model.generation),
-                self._meeting,
-                draws=True,
-                num_blocks=num_blocks,
-                block_size=block_size,
-                attention=attention,
-                threads=threads,
-                kv_dtype=kv_dtype,
-                deterministic=deterministic,
-            )
-            ready = self._processes.receive(Ready)
+            with self._processes.watchdog.expecting(starting=True):
+                directory = self._processes.directory
+                self._meeting = self._processes.unless_lost(
+                    lambda: RankSum(directory, 0, ranks, device, pulse, ordered=deterministic)
+                )
+                scattered = ScatteredWeights(model.weights, model.config, shards, self._processes.channels, pulse)
+                super().__init__(
+                    ModelPart(
+                        shards[0].config(model.config), DeviceWeights(scattered, dtype, device), model.generation
+                    ),
+                    self._meeting,
+                    draws=True,
+                    num_blocks=num_blocks,
+                    block_size=block_size,
+                    attention=attention,
+                    threads=threads,
+                    kv_dtype=kv_dtype,
+                    deterministic=deterministic,
+                )
+                ready = self._processes.receive(Ready)
         except (RankFailed, ConnectionError) as error:
             raise self._processes.fail(error) from error
         except BaseException:
@@ -118,11 +124,13 @@ class TensorParallelRunner(RankRunner):
     def broken_promises(self) -> list[str]:
         """Why bits may depend on the batch on any rank, or in the sum over them."""
         self._processes.send(Check())
-        try:
-            found = super().broken_promises()
-        except RankFailed as error:
-            raise self._processes.fail(error) from error
-        for rank, report in enumerate(self._processes.receive(Checked), 1):
+        with self._processes.watchdog.expecting(starting=True):
+            try:
+                found = super().broken_promises()
+            except RankFailed as error:
+                raise self._processes.fail(error) from error
+            reports = self._processes.receive(Checked)
+        for rank, report in enumerate(reports, 1):
             found += [f"rank {rank}: {reason}" for reason in report.reasons]
         return found
 
@@ -130,6 +138,11 @@ class TensorParallelRunner(RankRunner):
         """This rank's part of the pool; what is done to its blocks is done on all ranks."""
         super().allocate(num_blocks, spare=spare)
         self.kv.mirror = self._processes
+
+    def execute(self, plan: StepPlan, choices: Choices | None = None) -> StepResult:
+        """As ever, watched: a rank that hangs in it is a `RankFailed`."""
+        with self._processes.watchdog.expecting():
+            return super().execute(plan, choices)
 
     def forward(self, batch: ForwardBatch) -> HiddenStates:
         """All layers, on all ranks."""
@@ -143,6 +156,8 @@ class TensorParallelRunner(RankRunner):
     def close(self) -> None:
         """End the other ranks' processes. No step runs then."""
         self._processes.close()
+        if self._meeting is not None:
+            self._meeting.close()
 
     def when_lost(self, callback: Callable[[RankFailed], None]) -> None:
         """``callback`` is told of a rank that is lost, on a thread of its own, perhaps while a step fails for the same reason."""

@@ -77,13 +77,17 @@ class Shard:
 def cut_model(model: ModelConfig, ranks: int) -> tuple[Shard, ...]:
     """The parts of all ranks, as even as may be; the first ranks get what KV heads are left over, the last ones what is of the rest.
 
-    Raises `ConfigError` where there are more ranks than KV heads.
+    Raises `ConfigError` where there are more ranks than KV heads, or than rows of the feed-forward block.
     """
     if ranks > model.num_kv_heads:
         raise ConfigError(
             "tensor_parallel_size",
             f"every rank holds at least one KV head, and the model has {model.num_kv_heads}: at most "
             f"{model.num_kv_heads} ranks, not {ranks}",
+        )
+    if ranks > model.intermediate_size:
+        raise ConfigError(
+            "tensor_parallel_size", f"an intermediate size of {model.intermediate_size} is not for {ranks} ranks"
         )
     unit = math.gcd(model.intermediate_size, INNER_UNIT)
     while unit > 1 and model.intermediate_size // unit < ranks:

@@ -13,13 +13,14 @@ import torch
 from radixserve.model.config import ModelConfig
 from radixserve.runtime.tensor_parallel.channel import Channel
 from radixserve.runtime.tensor_parallel.messages import Order, Report, Weight
+from radixserve.runtime.tensor_parallel.pulse import Pulse
 from radixserve.runtime.tensor_parallel.shards import Shard
 
 
 class ScatteredWeights(Mapping[str, torch.Tensor]):
     """Rank 0's part of ``weights``; asking for one sends the other ranks theirs.
 
-    ``shards``: of all ranks, rank 0 first; ``channels``: to the others.
+    ``shards``: of all ranks, rank 0 first; ``channels``: to the others; ``pulse``: rank 0's.
     """
 
     def __init__(
@@ -28,16 +29,19 @@ class ScatteredWeights(Mapping[str, torch.Tensor]):
         model: ModelConfig,
         shards: Sequence[Shard],
         channels: Sequence[Channel[Report]],
+        pulse: Pulse,
     ) -> None:
         self._weights = weights
         self._model = model
         self._own = shards[0]
+        self._pulse = pulse
         self._others = [
             (shard, shard.names(model), channel) for shard, channel in zip(shards[1:], channels, strict=True)
         ]
 
     def __getitem__(self, name: str) -> torch.Tensor:
         whole = self._weights[name]
+        self._pulse.move()
         for shard, names, channel in self._others:
             if name in names:
                 part = shard.part(self._model, name, whole)
@@ -56,18 +60,21 @@ class ScatteredWeights(Mapping[str, torch.Tensor]):
 
 
 class ReceivedWeights(Mapping[str, torch.Tensor]):
-    """The part of another rank, as rank 0 sends it; asking for a weight waits for it."""
+    """The part of another rank, as rank 0 sends it; asking for a weight waits for it. ``pulse``: of that rank."""
 
-    def __init__(self, names: frozenset[str], channel: Channel[Order]) -> None:
+    def __init__(self, names: frozenset[str], channel: Channel[Order], pulse: Pulse) -> None:
         self._names = names
         self._channel = channel
+        self._pulse = pulse
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._names:
             raise KeyError(name)
         message = self._channel.receive()
         assert isinstance(message, Weight) and message.name == name, f"{name} is asked for, and {message} comes"
-        return self._channel.receive_tensor(message.shape, getattr(torch, message.dtype))
+        tensor = self._channel.receive_tensor(message.shape, getattr(torch, message.dtype))
+        self._pulse.move()
+        return tensor
 
     def __contains__(self, name: object) -> bool:
         return name in self._names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ import torch
 from radixserve.runtime.plan_runner import PlanRunner, RunnableModel
 from radixserve.runtime.tensor_parallel.runner import TensorParallelRunner
 from tests.engine.schedules import Bench
+from tests.server.process import child_processes
 from tests.tiny_decoder import TinyDecoder, tiny_decoder
 
 PATIENCE = 60.0
@@ -39,11 +41,7 @@ def ranked_bench(model: RunnableModel, ranks: int, *, block_size: int, num_block
 
 def rank_processes(of: int | None = None) -> list[int]:
     """Ids of the rank processes that process ``of`` (this one) has started and that run."""
-    children = [
-        int(name)
-        for path in Path(f"/proc/{of or os.getpid()}/task").iterdir()
-        for name in (path / "children").read_text().split()
-    ]
+    children = child_processes(of or os.getpid())
     return [pid for pid in children if "radixserve.runtime.tensor_parallel" in _command(pid)]
 
 
@@ -61,6 +59,18 @@ def wait_gone(pids: Iterable[int]) -> None:
     while any(alive(pid) for pid in pids):
         assert time.monotonic() < deadline, "a rank process is still there"
         time.sleep(0.01)
+
+
+def listening_ports() -> set[int]:
+    """TCP ports on which this process listens."""
+    inodes = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            inodes.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
+    connections = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    return {
+        int(fields[1].rpartition(":")[2], 16) for fields in connections if fields[3] == "0A" and fields[9] in inodes
+    }
 
 
 def _command(pid: int) -> str:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from radixserve.errors import RankFailed
+from radixserve.runtime.tensor_parallel.pulse import Pulses, pulse_memory
 from radixserve.runtime.tensor_parallel.rank_sum import RankSum
 
 T = TypeVar("T")
@@ -19,8 +20,11 @@ CPU = torch.device("cpu")
 
 
 def on_all_ranks(directory: Path, ranks: int, use: Callable[[int, RankSum], T]) -> list[T]:
+    with pulse_memory(ranks) as memory:
+        pulses = Pulses(memory, ranks)
+
     def run(rank: int) -> T:
-        return use(rank, RankSum(directory, rank, ranks, CPU))
+        return use(rank, RankSum(directory, rank, ranks, CPU, pulses.of(rank)))
 
     with ThreadPoolExecutor(ranks) as pool:
         return list(pool.map(run, range(ranks)))
@@ -58,8 +62,11 @@ def test_it_would_say_if_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_rank_that_leaves_is_an_error_and_no_wait(tmp_path: Path) -> None:
     gone = threading.Event()
+    met = threading.Barrier(2)
 
     def use(rank: int, add: RankSum) -> str:
+        # Who has met the others may be the first to have done so.
+        met.wait()
         if rank == 1:
             del add
             gone.set()

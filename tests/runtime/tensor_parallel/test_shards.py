@@ -86,3 +86,5 @@ def test_more_ranks_than_kv_heads_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"^tensor_parallel_size: .*the model has 3: at most 3 ranks, not 4") as error:
         cut_model(smollm2_shapes(), 4)
     assert error.value.field == "tensor_parallel_size"
+    with pytest.raises(ConfigError, match=r"^tensor_parallel_size: an intermediate size of 2 is not for 3 ranks$"):
+        cut_model(tiny_config("llama", num_heads=6, num_kv_heads=3, intermediate_size=2), 3)
