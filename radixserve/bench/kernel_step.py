@@ -14,13 +14,20 @@ from radixserve.native.operations import (
     Operation,
     attention,
     embedding,
+    gated_linear,
     linear,
     linear_top_k,
     norm,
     rope_append,
-    silu_mul,
 )
-from radixserve.native.packing import BLOCK_BYTES, BLOCK_ELEMENTS, PackedWeight, pack_dense, pack_quantized
+from radixserve.native.packing import (
+    BLOCK_BYTES,
+    BLOCK_ELEMENTS,
+    PackedWeight,
+    alternate_panels,
+    pack_dense,
+    pack_quantized,
+)
 from radixserve.native.program import Program, StepBatch
 
 MODEL = ModelConfig(
@@ -143,7 +150,7 @@ class RecordedStep:
             buffer(ATTENDED, torch.bfloat16),
             buffer(ATTENDED, torch.bfloat16),
         )
-        gate_up, inner = buffer(2 * FFN), buffer(FFN)
+        inner = buffer(FFN)
         ids, values = torch.empty(MOST_ROWS, 1, dtype=torch.int32), torch.empty(MOST_ROWS, 1)
         scale, table = torch.ones(WIDTH), torch.ones(2048, MODEL.head_dim // 2)
         head = self._weight(MODEL.vocab_size, WIDTH, Format.Q8_0)
@@ -151,6 +158,7 @@ class RecordedStep:
         steps = [embedding(head, residual)]
         for layer, (k, v) in enumerate(zip(*random_caches(), strict=True)):
             weights = [self._weight(*shape) for shape in LINEARS]
+            alternate_panels(weights[2])
             self.layer_bytes += sum(weight.nbytes for weight in weights)
             steps += [
                 norm(
@@ -176,8 +184,7 @@ class RecordedStep:
                 attend(q, k, v, mixed),
                 linear(weights[1], mixed, delta),
                 norm(residual, scale, hidden, eps=1e-5, delta=delta, residual=residual),
-                linear(weights[2], hidden, gate_up),
-                silu_mul(gate_up, inner),
+                gated_linear(weights[2], hidden, inner),
                 linear(weights[3], inner, delta),
             ]
         steps += [

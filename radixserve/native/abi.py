@@ -6,7 +6,7 @@ import ctypes
 import enum
 from ctypes import c_char_p, c_float, c_int32, c_int64, c_void_p
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 
 class Type(enum.IntEnum):
@@ -126,7 +126,7 @@ class LinearStruct(ctypes.Structure):
         ("format", c_int32),
         ("x_type", c_int32),
         ("out_type", c_int32),
-        ("reserved", c_int32),
+        ("gated", c_int32),
         ("in_features", c_int64),
         ("out_features", c_int64),
         ("x_stride", c_int64),

@@ -14,7 +14,7 @@ import torch
 from radixserve.native import abi
 from radixserve.native.abi import Format, Kind, Rows, Type
 from radixserve.native.kv_layout import SUB_BLOCK, head_elements
-from radixserve.native.packing import PackedWeight
+from radixserve.native.packing import DENSE_PANEL, PackedWeight
 
 _TYPES = {torch.float32: Type.F32, torch.bfloat16: Type.BF16}
 _CACHE_TYPES = {**_TYPES, torch.int8: Type.INT8}
@@ -103,6 +103,23 @@ def linear(
     params = _linear_struct(weight, x, bias)
     params.out, params.out_type, params.out_stride = out.data_ptr(), _TYPES[out.dtype], out.stride(0)
     return Operation(Kind.LINEAR, rows, params, (weight.data, bias, x, out))
+
+
+def gated_linear(
+    weight: PackedWeight, x: torch.Tensor, out: torch.Tensor, *, bias: torch.Tensor | None = None
+) -> Operation:
+    """``out = silu(gate) * up`` with ``gate, up`` the halves of what `linear` would give, in one pass and never rounded.
+
+    ``weight`` has gone through `alternate_panels`, ``bias`` is in order: that of the gate, then the other. ``out`` is [T, width] and
+    may not be ``x``.
+    """
+    width = weight.out_features // 2
+    assert weight.out_features % (2 * DENSE_PANEL) == 0 and out.data_ptr() != x.data_ptr()
+    _matrix(out, width)
+    params = _linear_struct(weight, x, bias)
+    params.out, params.out_type, params.out_stride = out.data_ptr(), _TYPES[out.dtype], out.stride(0)
+    params.out_features, params.gated = width, 1
+    return Operation(Kind.LINEAR, Rows.ALL_TOKENS, params, (weight.data, bias, x, out))
 
 
 def rope_append(

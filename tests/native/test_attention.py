@@ -195,3 +195,22 @@ def test_nothing_shared_is_read_for_each(library: NativeLibrary) -> None:
     for _ in range(3):
         scene.add(17 * 16, 1)
     assert traffic(library, scene) == (51, 51)
+
+
+@pytest.mark.parametrize(
+    ("threads", "longest", "tasks"), [(1, 600, 12), (2, 600, 12), (2, 9000, 10 + 72), (1, 9000, 12)]
+)
+def test_who_shares_nothing_walks_alone_unless_threads_would_wait(
+    library: NativeLibrary, threads: int, longest: int, tasks: int
+) -> None:
+    """Six decodes of three chunks: a task each and KV head. One of 36 chunks beside five is handed out by chunk to two threads."""
+    scene = Scene(Shape(), num_blocks=770)
+    for length in (longest, 600, 600, 600, 600, 600):
+        scene.add(length, 1)
+    library.set_threads(threads)
+    q = scene.queries()
+    library.reset_counters()
+    together = scene.attend(library, q)
+    assert library.kv_traffic().tasks == tasks
+    for row, request in enumerate(scene.requests):
+        assert same_bits(scene.attend(library, q[row : row + 1], [request])[0], together[row])

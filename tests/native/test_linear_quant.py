@@ -42,11 +42,15 @@ def dequantized(form: Format, blocks: Bytes) -> torch.Tensor:
 
 
 def rounded(x: torch.Tensor) -> torch.Tensor:
-    """``x`` after rounding to int8 with one scale for each row and 16 elements."""
+    """``x`` after rounding to int8: one scale for each row and 16 elements, the row's unit times a whole number up to 2^14 of six bits."""
     groups = x.float().reshape(len(x), -1, 16)
-    largest = groups.abs().amax(-1, keepdim=True)
-    quants = torch.where(largest > 0, groups * (torch.tensor(127.0) / largest), 0).round().clamp(-127, 127)
-    return (quants.double() * (largest / 127).double()).reshape(len(x), -1)
+    most = 2.0**14
+    largest = groups.abs().amax((1, 2), keepdim=True).clamp(min=1e-30)
+    unit = largest / 127 / most
+    mantissa, exponent = torch.frexp(groups.abs().amax(-1, keepdim=True) * (most / largest))
+    times = torch.ldexp((mantissa * 64).ceil() / 64, exponent).ceil().clamp(1, most)
+    quants = (groups * (1 / (unit * times))).round().clamp(-127, 127)
+    return (quants.double() * unit.double() * times.double()).reshape(len(x), -1)
 
 
 def case(
@@ -122,6 +126,23 @@ def test_all_instruction_sets_agree_on_the_integers() -> None:
     expected = x.double() @ dequantized(Format.Q4_0, blocks).T
     for out in results:
         assert torch.equal(out.double(), expected)
+
+
+@pytest.mark.parametrize("isa", ALL_ISAS)
+@pytest.mark.parametrize("form", FORMATS)
+def test_outliers_cost_only_the_sixteen_beside_them(isa: str, form: Format) -> None:
+    """One number a thousand times the others, and one whose neighbours are less than the least scale can say."""
+    library = NativeLibrary.load()
+    library.set_isa(isa)
+    packed, x, weight = case(form, 4, 48, 512)
+    x[1, 70], x[2, 300] = 3e3, -3e9
+    out = torch.empty(4, 48)
+    run(library, linear(packed, x, out), 4)
+    scale = (rounded(x).abs() @ weight.T.abs()).clamp(min=1e-30)
+    assert ((out - rounded(x) @ weight.T).abs() / scale).max() < 2e-6
+    beside = torch.ones(512, dtype=torch.bool)
+    beside[64:80] = False
+    assert (rounded(x)[1, beside] - x[1, beside]).abs().max() < 0.02
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

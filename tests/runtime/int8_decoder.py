@@ -14,12 +14,15 @@ Float64Array = npt.NDArray[np.float64]
 
 
 def rounded(x: Float64Array) -> Float64Array:
-    """Rows of ``x`` as int8 times a scale for each 16 elements; both are made in float32."""
+    """Rows of ``x`` as int8 times a scale for each 16 elements: a unit of the row times a whole number of six bits; all made in float32."""
     groups = x.astype(np.float32).reshape(len(x), -1, 16)
-    largest = np.abs(groups).max(axis=-1, keepdims=True)
-    inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
-    integers = np.rint(groups * inverse).astype(np.float64)
-    values: Float64Array = (integers * (largest / np.float32(127))).reshape(len(x), -1)
+    most = np.float32(2**14)
+    largest = np.maximum(np.abs(groups).max(axis=(1, 2), keepdims=True), np.float32(1e-30))
+    unit = largest / np.float32(127) / most
+    mantissa, exponent = np.frexp(np.abs(groups).max(axis=-1, keepdims=True) * (most / largest))
+    times = np.clip(np.ceil(np.ldexp(np.ceil(mantissa * 64) / np.float32(64), exponent)), 1, most)
+    integers = np.clip(np.rint(groups * (1 / (unit * times))), -127, 127).astype(np.float64)
+    values: Float64Array = (integers * unit * times).reshape(len(x), -1)
     return values
 
 

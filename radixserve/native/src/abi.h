@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define RS_ABI_VERSION 3
+#define RS_ABI_VERSION 4
 #define RS_EXPORT __attribute__((visibility("default")))
 
 enum RsType { RS_F32 = 0, RS_BF16 = 1, RS_INT8 = 2 };
@@ -89,7 +89,9 @@ typedef struct RsNorm {
   float eps;
 } RsNorm;
 
-// out[row, n] = sum_k x[row, k] * weight[n, k] + bias[n]
+// out[row, n] = y[row, n] = sum_k x[row, k] * weight[n, k] + bias[n], or, where `gated`, silu(y[row, n]) *
+// y[row, out_features + n]: then weight and bias are of 2 out_features, out_features is a multiple of 32, and the panels
+// of the weight's halves stand in turns
 typedef struct RsLinear {
   const void* weight;
   const float* bias;  // [out_features] or null
@@ -98,7 +100,7 @@ typedef struct RsLinear {
   int32_t format;  // RsFormat; dense formats want x of their own type
   int32_t x_type;
   int32_t out_type;
-  int32_t reserved;
+  int32_t gated;
   int64_t in_features;
   int64_t out_features;
   int64_t x_stride;

@@ -1,6 +1,7 @@
 #include "attention_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace radixserve {
 namespace {
@@ -8,19 +9,28 @@ namespace {
 class Planner {
  public:
   Planner(AttentionPlan& plan, const RsBatch& batch, int32_t window, int32_t block_size)
-      : plan_(plan), batch_(batch), window_(window), subs_per_block_(block_size / kSub) {}
+      : plan_(plan),
+        batch_(batch),
+        window_(window),
+        subs_per_block_(block_size / kSub),
+        alone_(size_t(batch.requests)) {}
 
-  void plan(int32_t tile_tokens) {
+  void plan(int32_t tile_tokens, int64_t tasks_wanted) {
     int64_t chunks = 0;
     for (int64_t r = 0; r < batch_.requests; ++r)
       chunks = std::max<int64_t>(chunks, (batch_.seq_lens[r] + kChunk - 1) / kChunk);
     by_chunk_.resize(size_t(chunks));
     for (int32_t r = 0; r < batch_.requests; ++r) {
-      if (tokens_of(r) > kGroupTokens)
-        cut_into_tiles(r, tile_tokens);
-      else if (tokens_of(r) > 0)
-        spread_over_chunks(r);
+      alone_[size_t(r)] = tokens_of(r) > 0;
+      if (alone_[size_t(r)] && tokens_of(r) <= kGroupTokens) spread_over_chunks(r);
     }
+    for (int32_t c = 0; c < chunks; ++c) sort_chunk(c);
+    share_out_long_ones(tile_tokens, tasks_wanted);
+    for (int32_t r = 0; r < batch_.requests; ++r)
+      if (alone_[size_t(r)])
+        cut_into_tiles(r, tile_tokens);
+      else
+        place_partials(r);
     for (int32_t c = 0; c < chunks; ++c) group_chunk(c);
   }
 
@@ -38,27 +48,37 @@ class Planner {
       plan_.tiles.push_back({request, t, std::min(tile_tokens, batch_.query_start[request + 1] - t)});
   }
 
+  // [first, second) of the request's chunks that any of its tokens sees.
+  std::pair<int32_t, int32_t> chunks_of(int32_t request) const {
+    return {first_visible(first_position(request), window_) / kChunk, (batch_.seq_lens[request] + kChunk - 1) / kChunk};
+  }
+
   void spread_over_chunks(int32_t request) {
-    int32_t first = batch_.query_start[request], tokens = tokens_of(request);
     int32_t low = first_visible(first_position(request), window_), high = batch_.seq_lens[request];
-    int32_t begin = low / kChunk, end = (high + kChunk - 1) / kChunk;
-    for (int32_t t = first; t < first + tokens; ++t) {
-      plan_.merged_tokens.push_back(t);
-      plan_.first_chunk[size_t(t)] = begin;
-      plan_.chunk_count[size_t(t)] = end - begin;
-      plan_.first_partial[size_t(t)] = int32_t(plan_.partials);
-      plan_.partials += end - begin;
-    }
+    auto [begin, end] = chunks_of(request);
     for (int32_t c = begin; c < end; ++c) {
       int32_t start = c * kChunk;
       int32_t from = std::max(low - start, 0) / kSub, to = (std::min(high - start, kChunk) + kSub - 1) / kSub;
-      by_chunk_[size_t(c)].push_back({request, first, tokens, from, to, 0});
+      by_chunk_[size_t(c)].push_back({request, batch_.query_start[request], tokens_of(request), from, to, 0});
     }
   }
 
-  // Sorts the chunk's members by where they begin and by their blocks, and makes a group of all that share the first
-  // block.
-  void group_chunk(int32_t chunk) {
+  // Calls body(i, j) for all members [i, j) of a sorted chunk that begin with the same block.
+  template <class Body>
+  void for_groups(int32_t chunk, const Body& body) const {
+    const std::vector<Member>& members = by_chunk_[size_t(chunk)];
+    for (size_t i = 0; i < members.size();) {
+      size_t j = i + 1;
+      while (j < members.size() && members[j].begin == members[i].begin &&
+             sub_at(members[j], chunk, members[j].begin) == sub_at(members[i], chunk, members[i].begin))
+        ++j;
+      body(i, j);
+      i = j;
+    }
+  }
+
+  // Sorts the chunk's members by where they begin and by their blocks, and finds who has company.
+  void sort_chunk(int32_t chunk) {
     std::vector<Member>& members = by_chunk_[size_t(chunk)];
     auto before = [&](const Member& a, const Member& b) {
       if (a.begin != b.begin) return a.begin < b.begin;
@@ -69,14 +89,43 @@ class Planner {
       return a.end != b.end ? a.end < b.end : a.request < b.request;
     };
     std::sort(members.begin(), members.end(), before);
-    for (size_t i = 0; i < members.size();) {
-      size_t j = i + 1;
-      while (j < members.size() && members[j].begin == members[i].begin &&
-             sub_at(members[j], chunk, members[j].begin) == sub_at(members[i], chunk, members[i].begin))
-        ++j;
-      add_group(chunk, members, i, j);
-      i = j;
+    for_groups(chunk, [&](size_t i, size_t j) {
+      for (size_t m = i; j - i > 1 && m < j; ++m) alone_[size_t(members[m].request)] = false;
+    });
+  }
+
+  // A request of few tokens that is longer than its part of the step's tasks has its chunks worked on by several
+  // threads, and one that makes more than a tile reads them once for all its tokens, though nobody shares them.
+  void share_out_long_ones(int32_t tile_tokens, int64_t tasks_wanted) {
+    int64_t all = 0;
+    for (int32_t r = 0; r < batch_.requests; ++r) all += work_of(r);
+    for (int32_t r = 0; r < batch_.requests; ++r)
+      if (tokens_of(r) <= kGroupTokens && (tokens_of(r) > tile_tokens || work_of(r) * tasks_wanted > all))
+        alone_[size_t(r)] = false;
+  }
+
+  int64_t work_of(int32_t request) const {
+    return int64_t(tokens_of(request)) *
+           (batch_.seq_lens[request] - first_visible(first_position(request), window_));
+  }
+
+  void place_partials(int32_t request) {
+    auto [begin, end] = chunks_of(request);
+    for (int32_t t = batch_.query_start[request]; t < batch_.query_start[request + 1]; ++t) {
+      plan_.merged_tokens.push_back(t);
+      plan_.first_chunk[size_t(t)] = begin;
+      plan_.chunk_count[size_t(t)] = end - begin;
+      plan_.first_partial[size_t(t)] = int32_t(plan_.partials);
+      plan_.partials += end - begin;
     }
+  }
+
+  // Makes a group of all members that share the first block.
+  void group_chunk(int32_t chunk) {
+    const std::vector<Member>& members = by_chunk_[size_t(chunk)];
+    for_groups(chunk, [&](size_t i, size_t j) {
+      if (!alone_[size_t(members[i].request)]) add_group(chunk, members, i, j);
+    });
   }
 
   void add_group(int32_t chunk, const std::vector<Member>& members, size_t from, size_t to) {
@@ -89,7 +138,6 @@ class Planner {
     group.last_member = int32_t(plan_.members.size());
     add_runs(group, 0, int32_t(to - from), members[from].begin);
     group.last_run = int32_t(plan_.runs.size());
-    plan_.largest_group = std::max(plan_.largest_group, group.tokens);
     plan_.groups.push_back(group);
   }
 
@@ -119,12 +167,13 @@ class Planner {
   int32_t window_;
   int64_t subs_per_block_;
   std::vector<std::vector<Member>> by_chunk_;
+  std::vector<bool> alone_;  // requests that walk their chunks by themselves
 };
 
 }  // namespace
 
 void make_attention_plan(AttentionPlan& plan, const RsBatch& batch, int32_t window, int32_t block_size,
-                         int32_t tile_tokens) {
+                         int32_t tile_tokens, int64_t tasks_wanted) {
   plan.window = window;
   plan.tile_tokens = tile_tokens;
   plan.block_size = block_size;
@@ -137,8 +186,7 @@ void make_attention_plan(AttentionPlan& plan, const RsBatch& batch, int32_t wind
   plan.chunk_count.assign(size_t(batch.tokens), 0);
   plan.first_partial.assign(size_t(batch.tokens), -1);
   plan.partials = 0;
-  plan.largest_group = 0;
-  Planner(plan, batch, window, block_size).plan(tile_tokens);
+  Planner(plan, batch, window, block_size).plan(tile_tokens, tasks_wanted);
 }
 
 }  // namespace radixserve

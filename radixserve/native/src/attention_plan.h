@@ -16,9 +16,9 @@
 //
 //          A run's K and V are loaded once for all its requests. In pre-order each request meets its blocks in
 //          ascending order.
-//   Tile   a few consecutive tokens of one request with many (prefill), which walks its chunks by itself: there the
-//   arithmetic is
-//          the bound, and no partial needs to be kept.
+//   Tile   a few consecutive tokens of one request, which walks its chunks by itself, so that no partial needs to be
+//          kept: of a request with many tokens (prefill), where arithmetic is the bound, or of one with few that shares
+//          no block, unless it is so long that threads would have to wait for it.
 #pragma once
 #include <stdint.h>
 
@@ -31,7 +31,7 @@ namespace radixserve {
 constexpr int kSub = 16;     // tokens of a sub-block, the unit of the cache layout
 constexpr int kChunk = 256;  // tokens of a chunk
 constexpr int kChunkSubs = kChunk / kSub;
-constexpr int kGroupTokens = 16;  // a request with at most so many tokens in a step goes into groups
+constexpr int kGroupTokens = 16;  // a request with at most so many tokens in a step may go into groups
 
 struct Member {
   int32_t request;
@@ -73,7 +73,6 @@ struct AttentionPlan {
   std::vector<int32_t> merged_tokens;
   std::vector<int32_t> first_chunk, chunk_count, first_partial;
   int64_t partials;
-  int32_t largest_group;  // tokens
 };
 
 // Static, because this header is compiled for every instruction set and the linker must not take one's code for all.
@@ -93,8 +92,8 @@ static inline int64_t physical_sub(const int32_t* table, int64_t sub, int64_t su
   return int64_t(table[sub / subs_per_block]) * subs_per_block + sub % subs_per_block;
 }
 
-// `tile_tokens`: tokens of a prefill tile.
+// `tile_tokens`: most tokens of a tile. `tasks_wanted`: requests of equal length that keep all threads busy.
 void make_attention_plan(AttentionPlan& plan, const RsBatch& batch, int32_t window, int32_t block_size,
-                         int32_t tile_tokens);
+                         int32_t tile_tokens, int64_t tasks_wanted);
 
 }  // namespace radixserve

@@ -10,6 +10,7 @@
 #include "embedding.hpp"
 #include "linear_dense.hpp"
 #include "linear_quant.hpp"
+#include "linear_gated.hpp"
 #include "linear_top_k.hpp"
 #include "norm.hpp"
 #include "rope_append.hpp"
@@ -27,7 +28,7 @@ constexpr const char* kName = "v3";
 constexpr const char* kName = "generic";
 #endif
 
-constexpr Kernels kKernels = {kName,       embedding, norm,     linear_dense, linear_quant,
+constexpr Kernels kKernels = {kName,       embedding, norm,     linear_dense, linear_quant, linear_gated,
                               rope_append, attention, silu_mul, top_k,        linear_top_k};
 
 }  // namespace RS_NAMESPACE

@@ -19,6 +19,7 @@ struct Kernels {
   bool (*norm)(const RsNorm&, Rows);
   bool (*linear_dense)(const RsLinear&, Rows);
   bool (*linear_quant)(const RsLinear&, Rows);
+  bool (*linear_gated)(const RsLinear&, Rows);
   bool (*rope_append)(const RsRopeAppend&, const RsBatch&);
   bool (*attention)(const RsAttention&, const RsBatch&, const AttentionPlan&);
   bool (*silu_mul)(const RsSiluMul&, Rows);

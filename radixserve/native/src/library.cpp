@@ -55,7 +55,10 @@ RsCounters counters;
 std::vector<std::unique_ptr<AttentionPlan>> plans;  // kept for their memory
 size_t plans_of_this_run;
 
-// Tokens of a prefill tile: about 48 query rows of one KV head.
+// Tasks of equal length that each thread should have: with so many, none waits long for another.
+constexpr int32_t kTasksEach = 6;
+
+// Tokens of a tile: about 48 query rows of one KV head.
 int32_t tile_tokens(const RsAttention& op) {
   int32_t group = op.heads / op.kv_heads;
   return group >= 48 ? 1 : 48 / group;
@@ -85,7 +88,8 @@ const AttentionPlan& plan_for(const RsAttention& op, const RsBatch& batch) {
       return *plans[i];
   if (plans.size() == plans_of_this_run) plans.push_back(std::make_unique<AttentionPlan>());
   AttentionPlan& plan = *plans[plans_of_this_run++];
-  make_attention_plan(plan, batch, op.window, op.block_size, tokens);
+  int32_t heads = op.kv_heads, wanted = thread_count() == 1 ? 1 : (kTasksEach * thread_count() + heads - 1) / heads;
+  make_attention_plan(plan, batch, op.window, op.block_size, tokens, wanted);
   return plan;
 }
 
@@ -99,7 +103,9 @@ RsStatus run_one(const RsOp& op, const RsBatch& batch) {
     case RS_LINEAR: {
       const RsLinear& linear = *static_cast<const RsLinear*>(op.params);
       rows.index = nullptr;
-      done = linear.format <= RS_DENSE_BF16 ? kernels->linear_dense(linear, rows) : kernels->linear_quant(linear, rows);
+      done = linear.gated                     ? kernels->linear_gated(linear, rows)
+             : linear.format <= RS_DENSE_BF16 ? kernels->linear_dense(linear, rows)
+                                              : kernels->linear_quant(linear, rows);
       break;
     }
     case RS_ROPE_APPEND: done = kernels->rope_append(*static_cast<const RsRopeAppend*>(op.params), batch); break;

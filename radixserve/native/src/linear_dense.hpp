@@ -62,6 +62,20 @@ RS_INLINE void store_outputs(const RsLinear& op, int64_t row, int64_t feature, F
     store(out, value, int(n));
 }
 
+// The part of a linear that gives `features` outputs from `first_feature` on of a tile's rows into `out` [rows, width].
+// `panel` is where its weights begin.
+RS_INLINE RsLinear piece_of(const RsLinear& op, const void* panel, int64_t first_feature, int64_t features, float* out,
+                            int64_t width) {
+  RsLinear piece = op;
+  piece.weight = panel;
+  piece.bias = op.bias ? op.bias + first_feature : nullptr;
+  piece.out = out;
+  piece.out_type = RS_F32;
+  piece.out_features = features;
+  piece.out_stride = width;
+  return piece;
+}
+
 template <class D, int R>
 __attribute__((noinline)) void dense_tile(const DenseTile& tile) {
   using E = typename D::Element;

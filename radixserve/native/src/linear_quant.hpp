@@ -8,13 +8,16 @@
 //   Q4_K  w = d sc u - dmin mn     (sc, mn: 6 bits a group; d, dmin: one a super-block of 256)
 //   Q6_K  w = d sc (u - 32)        (sc: 8 bits for each half of a group; d: one a super-block)
 //
-// Rows of x are rounded to int8 with one scale for each row and half a group (x = s q; halves, because activations have
-// outliers, and 16 numbers beside one lose half as much as 32), so that within a group, with h over its halves,
+// Rows of x are rounded to int8 with a scale for each half of a group: halves, because activations have outliers, and 16
+// numbers beside one lose half as much as 32. A scale is a unit, the same for the whole row, times a whole number t up
+// to 2^14 (x = unit t q), of six significant bits: with more, a last bit of x would more often move a scale and with it
+// whole numbers q. So within a group, with h over its halves,
 //
-//   sum_k x w = d sum_h s_h (sum q u - zero sum q) + m sum_h s_h sum q
+//   sum_k x w = unit (d sum_h t_h (sum q u - zero sum q) + m sum_h t_h sum q)
 //
-// where the inner sums are exact integers. Groups are added in ascending order by fused multiply-adds: like the dense
-// kernel, the bits of an output depend on x's row and W alone.
+// where the inner sums are exact integers. Those of four-bit formats fit into 16 bits, and one instruction multiplies both
+// with their t and adds them, exactly; for the others it is done in fp32. Groups are added in ascending order by fused
+// multiply-adds: like the dense kernel, the bits of an output depend on x's row and W alone.
 //
 // Panels of 16 outputs; a panel is all its integers, then all its scales. Integers of one group (a vector = 16 outputs
 // x 4 bytes, because dot4 adds four products at a time; quad i = places 4i .. 4i+3 of the group):
@@ -50,8 +53,10 @@ RS_INLINE void unpack_nibbles(const uint8_t* p, W* w) {
 }
 
 // Each format says how many bytes its integers and scales take, how to unpack a group, and what (scale, minimum) a
-// group has. `kHalves`: scales a group; `kMinimum`: whether there is a minimum.
+// group has. `Times`: int16_t where the sum over half a group fits that, else float; `kHalves`: scales a group;
+// `kMinimum`: whether there is a minimum.
 struct Q8_0 {
+  using Times = float;
   static constexpr int kQuantBytes = 512, kScaleBytes = 32, kScaleGroup = kGroup, kZero = 128, kHalves = 1;
   static constexpr bool kMinimum = false;
   RS_INLINE void unpack(const uint8_t* p, W* w) {
@@ -62,6 +67,7 @@ struct Q8_0 {
 };
 
 struct Q4_0 {
+  using Times = int16_t;
   static constexpr int kQuantBytes = 256, kScaleBytes = 32, kScaleGroup = kGroup, kZero = 8, kHalves = 1;
   static constexpr bool kMinimum = false;
   RS_INLINE void unpack(const uint8_t* p, W* w) { unpack_nibbles(p, w); }
@@ -69,6 +75,7 @@ struct Q4_0 {
 };
 
 struct Q4_1 {
+  using Times = int16_t;
   static constexpr int kQuantBytes = 256, kScaleBytes = 64, kScaleGroup = kGroup, kZero = 0, kHalves = 1;
   static constexpr bool kMinimum = true;
   RS_INLINE void unpack(const uint8_t* p, W* w) { unpack_nibbles(p, w); }
@@ -79,6 +86,7 @@ struct Q4_1 {
 };
 
 struct Q4_K {
+  using Times = int16_t;
   static constexpr int kQuantBytes = 256, kScaleBytes = 320, kScaleGroup = kSuper, kZero = 0, kHalves = 1;
   static constexpr bool kMinimum = true;
   RS_INLINE void unpack(const uint8_t* p, W* w) { unpack_nibbles(p, w); }
@@ -90,6 +98,7 @@ struct Q4_K {
 };
 
 struct Q6_K {
+  using Times = float;
   static constexpr int kQuantBytes = 384, kScaleBytes = 288, kScaleGroup = kSuper, kZero = 32, kHalves = 2;
   static constexpr bool kMinimum = false;
   RS_INLINE void unpack(const uint8_t* p, W* w) {
@@ -112,10 +121,11 @@ struct Q6_K {
 };
 
 // A group of a row of x after rounding.
+template <class Q>
 struct GroupInfo {
-  float scale[2];     // of each half
-  float scaled_sum;   // sum over halves of scale * sum of the int8
-  int32_t offset[2];  // -zero * sum of the int8, of each half
+  typename Q::Times times[2];  // t of each half
+  float sum;                   // sum over halves of t * sum of the int8
+  int32_t offset[2];           // -zero * sum of the int8, of each half
 };
 
 template <class Q>
@@ -130,37 +140,70 @@ RS_INLINE const uint8_t* scales_of(const uint8_t* scales, int64_t group, int64_t
   return scales + group / kGroups * Q::kScaleBytes;
 }
 
-template <class Q, class T>
-void quantize_row(const T* x, int64_t width, int8_t* q, GroupInfo* info) {
-  for (int64_t g = 0; g < width / kGroup; ++g) {
-    float scaled_sum = 0.0f;
-    for (int half = 0; half < 2; ++half, x += kLanes, q += kLanes) {
-      F all = load(x);
-      float largest = max_lanes(abs(all));
-      // 0 for finite numbers, else NaN: it must reach the outputs.
-      float poison = sum_lanes(mul(all, zero()));
-      F inverse = set1(largest > 1e-30f ? 127.0f / largest : 0.0f);
-      F whole = round_nearest(min(max(mul(all, inverse), set1(-127.0f)), set1(127.0f)));
-      store_bytes(q, whole);
-      float sum = sum_lanes(whole);  // exact: a whole number below 2^24
-      float scale = largest / 127.0f + poison;
-      info[g].scale[half] = scale;
-      info[g].offset[half] = -Q::kZero * int32_t(sum);
-      scaled_sum += scale * sum;
-    }
-    info[g].scaled_sum = scaled_sum;
-  }
+// The least whole number of six significant bits, at least 1, that is not below x.
+RS_INLINE int32_t times_above(float x) {
+  float six_bits = bits_to_float((float_to_bits(x) + 0x3ffff) & ~0x3ffffu);
+  int32_t whole = int32_t(six_bits);
+  return most(1, whole + (float(whole) < six_bits));
 }
 
+constexpr float kMostTimes = 1 << 14;  // a power of two, so that a row whose scales are alike has them exactly
+
+// Rounds a row of a multiple of kGroup numbers. Returns its unit, NaN where a number is not finite: it must reach the
+// outputs.
+template <class Q, class T>
+float quantize_row(const T* x, int64_t width, int8_t* q, GroupInfo<Q>* info) {
+  F largest_lanes = zero(), poison_lanes = zero();
+  for (int64_t i = 0; i < width; i += kLanes) {
+    F all = load(x + i);
+    largest_lanes = max(abs(all), largest_lanes);
+    poison_lanes = fma(all, zero(), poison_lanes);  // 0 for finite numbers, else NaN
+  }
+  float poison = sum_lanes(poison_lanes), largest = max_lanes(largest_lanes);
+  bool nothing = poison != 0.0f || largest < 1e-30f;
+  float unit = nothing ? 0.0f : largest / 127.0f / kMostTimes, to_times = nothing ? 0.0f : kMostTimes / largest;
+  for (int64_t g = 0; g < width / kGroup; ++g) {
+    int32_t sum_of_group = 0;
+    for (int half = 0; half < 2; ++half, x += kLanes, q += kLanes) {
+      F all = load(x);
+      int32_t t = nothing ? 1 : times_above(least(max_lanes(abs(all)) * to_times, kMostTimes));
+      F inverse = set1(nothing ? 0.0f : 1.0f / (unit * float(t)));
+      F whole = round_nearest(min(max(mul(all, inverse), set1(-127.0f)), set1(127.0f)));
+      store_bytes(q, whole);
+      int32_t sum = int32_t(sum_lanes(whole));
+      info[g].times[half] = typename Q::Times(t);
+      info[g].offset[half] = -Q::kZero * sum;
+      sum_of_group += t * sum;
+    }
+    info[g].sum = float(sum_of_group);
+  }
+  return unit + poison;
+}
+
+template <class Q>
 struct QuantTile {
   const RsLinear* op;
   const int8_t* x;  // of the tile's first row
-  const GroupInfo* info;
+  const GroupInfo<Q>* info;
+  const float* units;
   int64_t first_row, first_feature;
 };
 
+// total + sum over halves of d t sum.
+template <class Q>
+RS_INLINE F add_halves(F total, const W* sum, const int16_t* times, const F* d) {
+  W both = dot2_words(no_words(), words_of(sum[0], sum[1]), broadcast_word(times));
+  return fma(to_floats(both), d[0], total);
+}
+template <class Q>
+RS_INLINE F add_halves(F total, const W* sum, const float* times, const F* d) {
+  F first = mul(to_floats(sum[0]), set1(times[0])), second = to_floats(sum[1]), t = set1(times[1]);
+  if constexpr (Q::kHalves == 2) return fma(mul(second, t), d[1], fma(first, d[0], total));
+  return fma(fma(second, t, first), d[0], total);
+}
+
 template <class Q, int R>
-__attribute__((noinline)) void quant_tile(const QuantTile& tile) {
+__attribute__((noinline)) void quant_tile(const QuantTile<Q>& tile) {
   const RsLinear& op = *tile.op;
   int64_t width = op.in_features, groups = width / kGroup;
   const uint8_t* quants =
@@ -181,11 +224,11 @@ __attribute__((noinline)) void quant_tile(const QuantTile& tile) {
     for (int i = 0; i < kGroupBytes; i += 64) prefetch(ahead + i);
     Q::unpack(quants, w);
     Q::scales(of_group, place, d, &m);
-    // Rows go three at a time: their chains of integer sums interleave and hide one another's latency.
+    // Rows go four at a time: their chains of integer sums interleave and hide one another's latency.
+    constexpr int kTogether = 4;
     RS_UNROLL
-    for (int r0 = 0; r0 < R; r0 += 3) {
-      constexpr int kTogether = 3;
-      const GroupInfo* info[kTogether];
+    for (int r0 = 0; r0 < R; r0 += kTogether) {
+      const GroupInfo<Q>* info[kTogether];
       W sum[kTogether][2];
       RS_UNROLL
       for (int j = 0; j < least(kTogether, R - r0); ++j) {
@@ -202,57 +245,65 @@ __attribute__((noinline)) void quant_tile(const QuantTile& tile) {
       }
       RS_UNROLL
       for (int j = 0; j < least(kTogether, R - r0); ++j) {
-        F first = mul(to_floats(sum[j][0]), set1(info[j]->scale[0]));
-        F second = to_floats(sum[j][1]), scale = set1(info[j]->scale[1]);
-        if constexpr (Q::kHalves == 2)
-          acc[r0 + j] = fma(mul(second, scale), d[1], fma(first, d[0], acc[r0 + j]));
-        else
-          acc[r0 + j] = fma(fma(second, scale, first), d[0], acc[r0 + j]);
-        if constexpr (Q::kMinimum) acc[r0 + j] = fma(m, set1(info[j]->scaled_sum), acc[r0 + j]);
+        F& total = acc[r0 + j];
+        if constexpr (Q::kMinimum) total = fma(m, set1(info[j]->sum), total);
+        total = add_halves<Q>(total, sum[j], info[j]->times, d);
       }
     }
   }
   RS_UNROLL
   for (int r = 0; r < R; ++r) {
+    F value = mul(acc[r], set1(tile.units[r]));
     if (op.out_type == RS_BF16)
-      store_outputs<bf16>(op, tile.first_row + r, tile.first_feature, acc[r]);
+      store_outputs<bf16>(op, tile.first_row + r, tile.first_feature, value);
     else
-      store_outputs<float>(op, tile.first_row + r, tile.first_feature, acc[r]);
+      store_outputs<float>(op, tile.first_row + r, tile.first_feature, value);
   }
 }
 
 template <class Q, int R>
-RS_INLINE void quant_tile_of(int rows, const QuantTile& tile) {
+RS_INLINE void quant_tile_of(int rows, const QuantTile<Q>& tile) {
   if constexpr (R > 1) {
     if (rows < R) return quant_tile_of<Q, R - 1>(rows, tile);
   }
   quant_tile<Q, R>(tile);
 }
 
-// The rows of x after rounding: int8 [rows, in_features] and one GroupInfo for each row and group.
+// The rows of x after rounding: int8 [rows, in_features], one GroupInfo for each row and group, and the rows' units.
+template <class Q>
 struct QuantizedRows {
   const int8_t* x;
-  const GroupInfo* info;
+  const GroupInfo<Q>* info;
+  const float* units;
+  int64_t width;
+
+  // The tile from `first_row` on, whose outputs are rows from `out_row` on and features from `first_feature` on of `op`.
+  QuantTile<Q> tile(const RsLinear* op, int64_t first_row, int64_t out_row, int64_t first_feature) const {
+    return {op, x + first_row * width, info + first_row * (width / kGroup), units + first_row, out_row, first_feature};
+  }
 };
 
 // Rounds all rows into shared scratch; false where there is no memory for it.
 template <class Q>
-bool quantize_rows(const RsLinear& op, Rows rows, QuantizedRows* out) {
+bool quantize_rows(const RsLinear& op, Rows rows, QuantizedRows<Q>* out) {
   int64_t width = op.in_features, groups = width / kGroup;
-  size_t info_bytes = size_t(rows.count * groups) * sizeof(GroupInfo);
-  char* scratch = static_cast<char*>(shared_scratch(SCRATCH_ACTIVATIONS, info_bytes + size_t(rows.count * width)));
+  size_t info_bytes = size_t(rows.count * groups) * sizeof(GroupInfo<Q>);
+  size_t unit_bytes = size_t(rows.count) * sizeof(float);
+  size_t bytes = info_bytes + unit_bytes + size_t(rows.count * width);
+  char* scratch = static_cast<char*>(shared_scratch(SCRATCH_ACTIVATIONS, bytes));
   if (!scratch) return false;
-  GroupInfo* info = reinterpret_cast<GroupInfo*>(scratch);
-  int8_t* quantized = reinterpret_cast<int8_t*>(scratch + info_bytes);
+  GroupInfo<Q>* info = reinterpret_cast<GroupInfo<Q>*>(scratch);
+  float* units = reinterpret_cast<float*>(scratch + info_bytes);
+  int8_t* quantized = reinterpret_cast<int8_t*>(scratch + info_bytes + unit_bytes);
   auto round_row = [&](int64_t row) {
     int64_t source = source_row(rows, row) * op.x_stride;
-    if (op.x_type == RS_BF16)
-      quantize_row<Q>(static_cast<const bf16*>(op.x) + source, width, quantized + row * width, info + row * groups);
-    else
-      quantize_row<Q>(static_cast<const float*>(op.x) + source, width, quantized + row * width, info + row * groups);
+    int8_t* q = quantized + row * width;
+    GroupInfo<Q>* of_row = info + row * groups;
+    units[row] = op.x_type == RS_BF16 ? quantize_row<Q>(static_cast<const bf16*>(op.x) + source, width, q, of_row)
+                                      : quantize_row<Q>(static_cast<const float*>(op.x) + source, width, q, of_row);
   };
   for_rows(rows.count, width, round_row, kRoundedAtOnce);
-  *out = {quantized, info};
+  *out = {quantized, info, units, width};
   return true;
 }
 
@@ -265,7 +316,7 @@ template <class Q>
 bool linear_quant_typed(const RsLinear& op, Rows rows) {
   struct Job {
     const RsLinear* op;
-    QuantizedRows rows;
+    QuantizedRows<Q> rows;
     LinearGrid grid;
   };
   Job job{&op, {}, quant_grid<Q>(op, rows.count)};
@@ -274,11 +325,8 @@ bool linear_quant_typed(const RsLinear& op, Rows rows) {
       job.grid.row_blocks * job.grid.panel_blocks,
       [](void* context, int64_t chunk, int) {
         const Job& job = *static_cast<const Job*>(context);
-        int64_t width = job.op->in_features;
         for_tiles(job.grid, chunk, kQuantRows, [&](int64_t row, int rows, int64_t panel) {
-          QuantTile tile{job.op, job.rows.x + row * width, job.rows.info + row * (width / kGroup), row,
-                         panel * kQuantPanel};
-          quant_tile_of<Q, kQuantRows>(rows, tile);
+          quant_tile_of<Q, kQuantRows>(rows, job.rows.tile(job.op, row, row, panel * kQuantPanel));
         });
       },
       &job);

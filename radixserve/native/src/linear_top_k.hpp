@@ -86,19 +86,6 @@ void merge_top_lists(const RsLinearTopK& op, const TopLists& lists) {
   }
 }
 
-// The part of a linear that gives outputs [first_feature, ..) of a tile's rows into `out` [rows, width]. `panel` is
-// where its weights begin.
-RS_INLINE RsLinear piece_of(const RsLinear& op, const void* panel, int64_t first_feature, float* out, int64_t width) {
-  RsLinear piece = op;
-  piece.weight = panel;
-  piece.bias = op.bias ? op.bias + first_feature : nullptr;
-  piece.out = out;
-  piece.out_type = RS_F32;
-  piece.out_features = op.out_features - first_feature;
-  piece.out_stride = width;
-  return piece;
-}
-
 RS_INLINE void look_through_tile(const TopLists& lists, int worker, int64_t first_row, int rows, const float* outputs,
                                  int64_t width, int64_t first_feature, int64_t features) {
   for (int r = 0; r < rows; ++r)
@@ -111,7 +98,7 @@ template <class Q>
 bool linear_top_k_quant(const RsLinearTopK& op, Rows rows) {
   struct Job {
     const RsLinear* op;
-    QuantizedRows rows;
+    QuantizedRows<Q> rows;
     LinearGrid grid;
     TopLists lists;
   };
@@ -125,9 +112,8 @@ bool linear_top_k_quant(const RsLinearTopK& op, Rows rows) {
         for_tiles(job.grid, chunk, kQuantRows, [&](int64_t row, int rows, int64_t panel) {
           float outputs[kQuantRows * kQuantPanel];
           const uint8_t* weights = static_cast<const uint8_t*>(job.op->weight) + panel * quant_panel_bytes<Q>(width);
-          RsLinear piece = piece_of(*job.op, weights, panel * kQuantPanel, outputs, kQuantPanel);
-          QuantTile tile{&piece, job.rows.x + row * width, job.rows.info + row * (width / kGroup), 0, 0};
-          quant_tile_of<Q, kQuantRows>(rows, tile);
+          RsLinear piece = piece_of(*job.op, weights, panel * kQuantPanel, job.op->out_features - panel * kQuantPanel, outputs, kQuantPanel);
+          quant_tile_of<Q, kQuantRows>(rows, job.rows.tile(&piece, row, 0, 0));
           look_through_tile(job.lists, worker, row, rows, outputs, kQuantPanel, panel * kQuantPanel,
                             job.op->out_features);
         });
@@ -155,7 +141,7 @@ bool linear_top_k_dense(const RsLinearTopK& op, Rows rows) {
         for_tiles(job.grid, chunk, kDenseRows, [&](int64_t row, int rows, int64_t panel) {
           float outputs[kDenseRows * kPanel];
           const E* weights = static_cast<const E*>(job.op->weight) + panel * kPanel * job.op->in_features;
-          RsLinear piece = piece_of(*job.op, weights, panel * kPanel, outputs, kPanel);
+          RsLinear piece = piece_of(*job.op, weights, panel * kPanel, job.op->out_features - panel * kPanel, outputs, kPanel);
           piece.x = static_cast<const E*>(piece.x) + row * piece.x_stride;
           dense_tile_of<D, kDenseRows>(rows, {&piece, nullptr, 0, 0});
           look_through_tile(job.lists, worker, row, rows, outputs, kPanel, panel * kPanel, job.op->out_features);

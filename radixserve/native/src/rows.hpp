@@ -15,10 +15,11 @@ RS_INLINE void for_rows(int64_t rows, int64_t elements_each, const Body& body, i
     const Body* body;
     int64_t rows, step;
   };
-  int64_t step = most<int64_t>(1, elements_wanted / most<int64_t>(1, elements_each));
-  Job job{&body, rows, step};
+  if (rows == 0) return;
+  int64_t chunks = divide_up(rows, most<int64_t>(1, elements_wanted / most<int64_t>(1, elements_each)));
+  Job job{&body, rows, divide_up(rows, chunks)};  // 16 rows are 8 + 8, not 14 + 2
   parallel(
-      divide_up(rows, step),
+      divide_up(rows, job.step),
       [](void* context, int64_t chunk, int) {
         const Job& job = *static_cast<const Job*>(context);
         int64_t end = least(job.rows, (chunk + 1) * job.step);

@@ -7,6 +7,7 @@
 //   dot2         acc + a.lo * b.lo + a.hi * b.hi       dot4   acc + four u8 * s8 products, exact in int32
 //   load, store  fp32 or bf16 (rounded to nearest even, NaN stays NaN), 16 or the first n lanes
 //   dot2_words   acc + two int16 * int16 products, exact in int32
+//   words_of     two int16 of the low halves of two int32
 //   load_half, load_u8, load_s8   16 numbers of that type; load_byte_pairs widens 16 x 2 int8 to int16
 //   store_bytes, store_words   round |x| <= 127 to int8, x to int16 (the nearest it has), ties to even; NaN gives any
 //   keep_lanes   a where lo <= lane < hi, else fill    zero_where_below   0 where x < bound, else a (also for NaN)

@@ -171,6 +171,11 @@ RS_INLINE W dot2_words(W acc, W a, W b) {
   }
   return acc;
 }
+RS_INLINE W words_of(W low, W high) {
+  RS_EACH
+  low.v[i] = (low.v[i] & 0xffff) | high.v[i] << 16;
+  return low;
+}
 RS_INLINE W load_byte_pairs(const int8_t* p) {
   W r;
   RS_EACH

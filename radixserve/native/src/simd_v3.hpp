@@ -131,6 +131,10 @@ RS_INLINE W dot2_words(W acc, W a, W b) {
   return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(a.lo, b.lo)),
           _mm256_add_epi32(acc.hi, _mm256_madd_epi16(a.hi, b.hi))};
 }
+RS_INLINE W words_of(W low, W high) {
+  return {_mm256_blend_epi16(low.lo, _mm256_slli_epi32(high.lo, 16), 0xaa),
+          _mm256_blend_epi16(low.hi, _mm256_slli_epi32(high.hi, 16), 0xaa)};
+}
 RS_INLINE W load_byte_pairs(const int8_t* p) {
   return {_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)),
           _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(p + 16)))};

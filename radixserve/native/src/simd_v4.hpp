@@ -66,6 +66,9 @@ RS_INLINE W dot4(W acc, W unsigned_bytes, W signed_bytes) {
   return {_mm512_dpbusd_epi32(acc.v, unsigned_bytes.v, signed_bytes.v)};
 }
 RS_INLINE W dot2_words(W acc, W a, W b) { return {_mm512_dpwssd_epi32(acc.v, a.v, b.v)}; }
+RS_INLINE W words_of(W low, W high) {
+  return {_mm512_mask_blend_epi16(0xaaaaaaaa, low.v, _mm512_slli_epi32(high.v, 16))};
+}
 RS_INLINE W load_byte_pairs(const int8_t* p) { return {_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p))}; }
 RS_INLINE W zero_words() { return {_mm512_setzero_si512()}; }
 RS_INLINE void store(void* p, W x) { _mm512_storeu_si512(p, x.v); }
