@@ -6,7 +6,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -105,10 +105,11 @@ def measured_limits(bed: Bed) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request: its prompt, and how many tokens it is to bring."""
+    """A request: its prompt, how many tokens it is to bring, and how they are drawn where they are not greedy."""
 
     prompt: list[int]
     tokens: int
+    sampling: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +129,24 @@ class Run:
 def run_jobs(
     assembly: Assembly, jobs: list[Job], *, logprobs: bool = False, later: dict[int, int] | None = None
 ) -> Run:
-    """Greedy, all at once; ``later``: how many steps a job of that index waits before it is queued."""
+    """All at once; ``later``: how many steps a job of that index waits before it is queued."""
     core = assembly.core
     waiting = dict(later or {})
     outputs: list[list[int]] = [[] for _ in jobs]
     values: list[list[float]] = [[] for _ in jobs]
     arrivals: list[list[float]] = [[] for _ in jobs]
     sampling = [
-        SamplingParams(temperature=0.0, max_tokens=job.tokens, ignore_eos=True, logprobs=0 if logprobs else None)
-        for job in jobs
+        SamplingParams(
+            **{
+                "temperature": 0.0,
+                "seed": index,
+                "max_tokens": job.tokens,
+                "ignore_eos": True,
+                "logprobs": 0 if logprobs else None,
+                **job.sampling,
+            }
+        )
+        for index, job in enumerate(jobs)
     ]
     began, steps = time.perf_counter(), 0
     for index, job in enumerate(jobs):

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
-from bench.gpu_bed import Bed, Job, NotHere, Run, prompts, run_jobs
+from bench.gpu_bed import Bed, Job, Run, prompts, run_jobs
 from bench.gpu_model import LLAMA_TINY, RandomWeights
+from bench.gpu_scene import CPU, Scene, backend_of, layer, plan_row
 from radixserve.attention.base import AttentionBackend
 from radixserve.attention.flashinfer.backend import FP8, FlashInferAttention
 from radixserve.attention.flashinfer.cascade import CascadeCost
 from radixserve.attention.registry import create_attention
-from radixserve.attention.torch_paged import TorchPagedAttention
 from radixserve.messages import SamplingParams
 from radixserve.model.config import ModelConfig
 from radixserve.model.decoder import Decoder
@@ -25,15 +24,13 @@ from radixserve.model.flashinfer_ops import FlashInferOps
 from radixserve.model.ops import Ops
 from radixserve.model.torch_ops import TorchOps
 from radixserve.runtime.decode_graphs import DecodeGraphs
+from radixserve.runtime.device_draw import draw_rows
 from radixserve.runtime.forward_batch import ForwardBatch
 from radixserve.runtime.graph_recorder import CudaGraphRecorder
 from radixserve.runtime.kv_store import KVStore
-from radixserve.runtime.top_logits import TopLogits
-from radixserve.scheduler.plan import PlanRow, StepPlan
+from radixserve.runtime.sampler import Sampler
+from radixserve.scheduler.plan import StepPlan
 
-CPU = torch.device("cpu")
-# Attention of numbers of half precision whose outputs are below one: two units in the last place of bfloat16.
-TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 PAGE_SIZES = (16, 1, 32)
 # Query heads, KV heads.
 GROUPS = ((32, 8), (9, 3), (8, 8), (8, 1))
@@ -44,139 +41,6 @@ STEPS: tuple[tuple[tuple[int, int], ...], ...] = (
     ((14, 1), (15, 1), (16, 1), (31, 1), (32, 1), (63, 1), (64, 1)),
     ((0, 300),),
 )
-
-
-class Scene:
-    """One step over one layer whose contexts are random: the same numbers on the device and on the CPU, NaN elsewhere.
-
-    The first ``shared`` pages of all rows are the first row's.
-    """
-
-    def __init__(
-        self,
-        bed: Bed,
-        config: ModelConfig,
-        page: int,
-        rows: tuple[tuple[int, int], ...],
-        *,
-        shared: int = 0,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        self.bed, self.config, self.page = bed, config, page
-        self.dtype = dtype or bed.dtype
-        generator = torch.Generator().manual_seed(sum(sum(row) for row in rows) + page)
-        tables = list(self._tables(rows, shared))
-        self.num_blocks = int(max(table.max() for table in tables)) + 2
-        self.plan = StepPlan(
-            0,
-            tuple(
-                plan_row([0] * extent, table, start=context)
-                for (context, extent), table in zip(rows, tables, strict=True)
-            ),
-        )
-        self.batch = ForwardBatch.from_plan(self.plan, page)
-        known = torch.zeros(self.num_blocks * page, dtype=torch.bool)
-        for (context, _), table in zip(rows, tables, strict=True):
-            places = np.arange(context)
-            known[torch.from_numpy(table[places // page] * page + places % page)] = True
-        shape = (2, self.num_blocks * page, config.num_kv_heads, config.head_dim)
-        self.held = torch.randn(shape, generator=generator).to(self.dtype).masked_fill(~known[:, None, None], math.nan)
-        total = self.batch.num_tokens
-
-        def normal(heads: int) -> torch.Tensor:
-            return torch.randn(total, heads, config.head_dim, generator=generator).to(self.dtype)
-
-        self.q, self.k, self.v = normal(config.num_heads), normal(config.num_kv_heads), normal(config.num_kv_heads)
-
-    def _tables(self, rows: tuple[tuple[int, int], ...], shared: int) -> Iterator[np.ndarray[Any, Any]]:
-        rng = np.random.default_rng(len(rows))
-        needed = [-(-(context + extent) // self.page) for context, extent in rows]
-        names = rng.permutation(sum(needed))
-        trunk = names[:shared]
-        for count in needed:
-            own, names = names[:count], names[count:]
-            yield np.concatenate((trunk[:count], own[min(shared, count) :]))
-
-    def store(self, device: torch.device, dtype: torch.dtype) -> KVStore:
-        """The contexts in place, in a store of ``dtype``."""
-        kv = KVStore(self.config, num_blocks=self.num_blocks, block_size=self.page, dtype=dtype, device=device)
-        for half, held in zip((kv.keys(0), kv.values(0)), self.held, strict=True):
-            half.copy_(held.view(half.shape).to(dtype))
-        return kv
-
-    def run(self, backend: AttentionBackend, kv_dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The step's attention on the device, back on the CPU."""
-        device = self.bed.device
-        batch = ForwardBatch.from_plan(self.plan, self.page, device)
-        backend.plan(batch)
-        q, k, v = (each.to(device) for each in (self.q, self.k, self.v))
-        return backend.forward(0, q, k, v, batch, self.store(device, kv_dtype or self.dtype)).cpu()
-
-    def expected(self) -> torch.Tensor:
-        """By torch_paged in float32 on the CPU; where that is what is checked, or has no such attention, by definition in float64."""
-        if self.config.attention_soft_cap is not None or not self.bed.on_gpu:
-            return self._by_definition()
-        oracle = TorchPagedAttention(self.config, block_size=self.page, dtype=torch.float32)
-        oracle.plan(self.batch)
-        q, k, v = (each.float() for each in (self.q, self.k, self.v))
-        return oracle.forward(0, q, k, v, self.batch, self.store(CPU, torch.float32))
-
-    def _by_definition(self) -> torch.Tensor:
-        kv, config, outputs = self.store(CPU, torch.float32), self.config, []
-        kv.write(0, self.batch.slots, self.k.float(), self.v.float())
-        window = config.windows[0] or self.batch.max_seq_len
-        for index, row in enumerate(self.plan.rows):
-            first = int(self.batch.query_start[index])
-            k, v = (
-                half[torch.from_numpy(row.table.astype(np.int64))].flatten(0, 1)[: row.end].double()
-                for half in (kv.keys(0), kv.values(0))
-            )
-            k, v = (half.repeat_interleave(config.group_size, 1) for half in (k, v))
-            queries = self.q[first : first + len(row.tokens)].double()
-            scores = torch.einsum("qhd,khd->hqk", queries, k) / math.sqrt(config.head_dim)
-            if config.attention_soft_cap is not None:
-                scores = config.attention_soft_cap * torch.tanh(scores / config.attention_soft_cap)
-            ahead = torch.arange(row.end)[None] - (row.start + torch.arange(len(row.tokens))[:, None])
-            hidden = (ahead > 0) | (ahead <= -window)
-            outputs.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -math.inf).softmax(-1), v))
-        return torch.cat(outputs)
-
-    def check(
-        self, backend: AttentionBackend, tolerance: float | None = None, kv_dtype: torch.dtype | None = None
-    ) -> float:
-        """The largest error, which is below ``tolerance``."""
-        error = float((self.run(backend, kv_dtype).double() - self.expected().double()).abs().max())
-        allowed = tolerance or TOLERANCE[self.dtype]
-        # Not the other way round: a NaN is below nothing.
-        assert error < allowed, f"largest error {error:.2e} of {allowed:.0e} allowed, at page size {self.page}"
-        return error
-
-
-def plan_row(tokens: list[int], table: np.ndarray[Any, Any], *, start: int = 0) -> PlanRow:
-    """A greedy row that draws one token."""
-    return PlanRow(
-        rid=str(int(table[0])),
-        start=start,
-        tokens=np.array(tokens, np.int32),
-        table=np.asarray(table, np.int32),
-        sampling=SamplingParams(temperature=0.0),
-        seed=0,
-        num_prompt=start + len(tokens),
-        num_samples=1,
-    )
-
-
-def layer(heads: tuple[int, int], head_dim: int = 64, **changes: Any) -> ModelConfig:
-    """A model of one layer with such heads."""
-    return dataclasses.replace(
-        LLAMA_TINY, num_layers=1, num_heads=heads[0], num_kv_heads=heads[1], head_dim=head_dim, **changes
-    )
-
-
-def backend_of(bed: Bed, config: ModelConfig, page: int, **options: Any) -> AttentionBackend:
-    """What the engine would take on this device."""
-    options = {"dtype": bed.dtype, **options}
-    return create_attention("auto", config, block_size=page, device=bed.device, **options)
 
 
 def attention(bed: Bed) -> dict[str, Any]:
@@ -327,25 +191,54 @@ def graphs(bed: Bed) -> dict[str, Any]:
     return {"largest_error": worst}
 
 
-def largest_logits(bed: Bed) -> dict[str, Any]:
-    """The largest of each row, ties by the lowest id, as numpy has them."""
-    bed.need_gpu("found by the sampler on a CPU")
-    from radixserve.runtime import device_top
-
-    values = torch.randn(20, 128256, generator=torch.Generator().manual_seed(0)).mul_(4).round_().div_(2)
-    for count in (1, 64):
-        found: TopLogits = device_top.largest_logits(values.to(bed.device), count)
-        order = np.argsort(-values.numpy(), axis=1, kind="stable")[:, :count]
-        assert (found.ids == order).all(), f"other ids among the {count} largest"
-        assert (found.values == np.take_along_axis(values.numpy(), order, 1)).all()
-    return {"rows": 20}
+def draws(bed: Bed) -> dict[str, Any]:
+    """Tokens drawn on the device beside the host's sampler, from the same logits: greedy, filtered in every way, and not."""
+    vocab, rows = 128256, []
+    wants: list[dict[str, Any]] = [
+        {"temperature": 0.0},
+        {},
+        {"min_p": 0.05},
+        {"top_k": 40},
+        {"top_k": 40, "top_p": 0.9},
+        {"top_p": 0.9},
+        {"top_k": 1000, "temperature": 0.6},
+    ]
+    for index in range(8 if bed.small else 64):
+        own = SamplingParams(**{"temperature": 1.0, **wants[index % len(wants)]})
+        rows.append(msgspec.structs.replace(plan_row([1], np.zeros(1), start=index), sampling=own, seed=index))
+    # Rounded, so that many are equal.
+    logits = torch.randn(len(rows), vocab, generator=torch.Generator().manual_seed(0)).mul_(6).round_().div_(2)
+    there, sampler = logits.to(bed.device), Sampler(vocab, ())
+    expected = sampler.sample(rows, logits)
+    found = []
+    for size in (1, 16):
+        drawn = draw_rows(
+            lambda places: there[torch.from_numpy(places).to(bed.device)], rows, np.arange(len(rows)), size
+        )
+        found.append(sampler.drawn(rows, drawn.tokens.cpu().numpy(), drawn.peaks.cpu().numpy()))
+    assert found[0] == found[1], "a row draws another token among others"
+    other = [index for index, (one, two) in enumerate(zip(found[0], expected, strict=True)) if one != two]
+    assert not other, f"rows {other} of {len(rows)} draw other tokens than on the host"
+    return {"rows": len(rows)}
 
 
 def overlap(bed: Bed) -> dict[str, Any]:
-    """An engine that plans a step while one runs brings the tokens of one that does not."""
-    if "overlap" not in bed.assembly(tiny=True).info.options:
-        raise NotHere("this version has no option overlap")
-    return _same_outputs(bed, {"overlap": "off"}, {"overlap": "on"})
+    """An engine that plans a step while one runs brings the tokens of one that does not; on a GPU they are fed on the device."""
+    samplings: list[dict[str, Any]] = [{}, {"temperature": 0.8}, {"temperature": 0.8, "top_p": 0.9}]
+    jobs = [
+        Job(prompt, 12, samplings[index % len(samplings)])
+        for index, prompt in enumerate(prompts(3 if bed.small else 9, 150, 37, LLAMA_TINY.vocab_size))
+    ]
+    outputs, fed = [], 0
+    for option in ("off", "on"):
+        # Where sums may be split by the batch, two runs need not agree.
+        assembly = bed.assembly(tiny=True, deterministic=True, overlap=option)
+        outputs.append(run_jobs(assembly, jobs).outputs)
+        fed += assembly.feed.fed if assembly.feed is not None else 0
+        assembly.core.close()
+    assert outputs[0] == outputs[1], f"other tokens: {outputs[1]} in place of {outputs[0]}"
+    assert fed > 0 or not bed.on_gpu, "no step began with tokens that were on the device"
+    return {"jobs": len(jobs), "fed_steps": fed}
 
 
 def cold_equals_warm(bed: Bed) -> dict[str, Any]:
@@ -357,20 +250,19 @@ def cold_equals_warm(bed: Bed) -> dict[str, Any]:
         for more in ({"prefix_cache": "off"}, {}, {"max_batch_tokens": 64, "max_running": 8})
         if more or not bed.small
     ]
-    return _same_outputs(bed, *({"deterministic": True, **each} for each in variants), twice=True)
+    return _same_outputs(bed, variants)
 
 
-def _same_outputs(bed: Bed, *variants: dict[str, Any], twice: bool = False) -> dict[str, Any]:
-    """Greedy tokens of all ``variants`` of options are the first one's, and their logprobs in deterministic mode."""
+def _same_outputs(bed: Bed, variants: list[dict[str, Any]]) -> dict[str, Any]:
+    """Greedy tokens and logprobs of all ``variants`` of options in deterministic mode, run twice each, are the first one's."""
     count = 3 if bed.small else 6
     jobs = [Job(prompt, 12) for prompt in prompts(count, 150, 37, LLAMA_TINY.vocab_size)]
     runs: list[Run] = []
     broken: list[str] = []
     for options in variants:
-        # Where sums may be split by the batch, two runs need not agree: it is asked of those that promise it.
-        assembly = bed.assembly(tiny=True, **{"deterministic": True, **options})
+        assembly = bed.assembly(tiny=True, deterministic=True, **options)
         broken += assembly.info.broken_promises
-        runs += [run_jobs(assembly, jobs, logprobs=True) for _ in range(1 + twice)]
+        runs += [run_jobs(assembly, jobs, logprobs=True) for _ in range(2)]
         assembly.core.close()
     differing = [index for index, run in enumerate(runs) if run.outputs != runs[0].outputs]
     other_bits = [index for index, run in enumerate(runs) if run.logprobs != runs[0].logprobs]
@@ -440,7 +332,7 @@ PARITY: dict[str, tuple[float, Callable[[Bed], dict[str, Any]]]] = {
     "deterministic_attention": (15, deterministic_attention),
     "cold_equals_warm": (40, cold_equals_warm),
     "overlap": (15, overlap),
-    "largest_logits": (5, largest_logits),
+    "draws": (5, draws),
 }
 # What takes modules that the served model does without.
 MORE_PARITY: dict[str, tuple[float, Callable[[Bed], dict[str, Any]]]] = {

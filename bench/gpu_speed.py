@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bench.gpu_bed import Bed, Job, measured_limits, prompts, run_jobs
-from bench.gpu_parity import plan_row
+from bench.gpu_scene import plan_row
 from radixserve.attention.flashinfer.backend import FlashInferAttention
 from radixserve.engine.assembly import Assembly
 from radixserve.model.config import ModelConfig

@@ -12,6 +12,7 @@ from typing import Any
 from radixserve.engine.core import EngineCore
 from radixserve.native.library import NativeLibrary
 from radixserve.runtime.forward_batch import ForwardBatch
+from radixserve.runtime.native_runner import NativeModelRunner
 from radixserve.runtime.plan_runner import PlanRunner
 from radixserve.scheduler.plan import StepPlan
 
@@ -45,7 +46,6 @@ class PartTimer:
         """Time the parts of ``core``'s steps. ``library``: of the native path, where the kernels of the layers and of the head are told
         apart from what stands around them; on the torch path the head counts as sampling.
         """
-        layers = FORWARD if library is None else BATCH
         replaced: list[tuple[Any, str, Any]] = []
 
         def replace(
@@ -61,9 +61,12 @@ class PartTimer:
             replace(core.scheduler, "update", SCHEDULING)
             replace(core, "_chunks", TEXT)
             replace(ForwardBatch, "from_plan", BATCH)
-            replace(runner, "forward", layers)
+            replace(runner, "forward", FORWARD)
             replace(runner, "_sample", SAMPLING)
             if library is not None:
+                assert isinstance(runner, NativeModelRunner), "only these kernels are the library's"
+                replace(runner.decoder, "flatten", BATCH)
+                replace(runner.decoder, "run", BATCH)
                 replace(library, "run", lambda: HEAD if SAMPLING in self._parts else FORWARD)
             yield
         finally:

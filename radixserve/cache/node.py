@@ -8,7 +8,7 @@ from typing import Protocol
 from sortedcontainers import SortedDict
 
 from radixserve.cache.eviction import EvictionKey
-from radixserve.cache.token_key import key_length
+from radixserve.cache.token_key import TOKEN_BYTES, key_length
 
 ChildKey = tuple[bytes, bytes]
 
@@ -61,7 +61,8 @@ class Node:
     @property
     def end(self) -> int:
         """Tokens from the root to the end of the edge."""
-        return self.start + key_length(self.data)
+        # `key_length` written out: asked for each row of a step several times.
+        return self.start + len(self.data) // TOKEN_BYTES
 
     @property
     def only_held(self) -> bool:

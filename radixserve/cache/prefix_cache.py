@@ -69,10 +69,13 @@ class PrefixCache(CacheRoom):
         self._copies: dict[int, list[Node]] = {}
         self._detached: list[Node] = []
 
-    def namespace_of(self, namespace: Namespace, rid: str) -> Namespace:
-        """The namespace a request really uses: with ``prefix_cache=off`` each request has its own."""
+    def namespace_of(self, namespace: Namespace, name: str) -> Namespace:
+        """The namespace a request really uses: with ``prefix_cache=off`` each request has its own, called ``name``.
+
+        No other request may ever have that name, not even one after it: a step in flight may outlive the request.
+        """
         if self.config.prefix_cache == "off":
-            return Namespace(namespace.model, namespace.adapter, b"off:" + rid.encode())
+            return Namespace(namespace.model, namespace.adapter, b"off:" + name.encode())
         return namespace
 
     # ---------------------------------------------------------------- look
@@ -196,12 +199,13 @@ class PrefixCache(CacheRoom):
         self.tree.lock(node)
         self.tree.unlock(lease.node)
         lease.node = node
-        del lease.table[node.end // self.block_size :]
+        lease.table = lease.table[: node.end // self.block_size]
         return node.end
 
     def missing_blocks(self, lease: Lease, num_tokens: int) -> int:
         """Blocks to allocate before the table covers ``num_tokens``."""
-        return max(0, self.blocks_for(num_tokens) - len(lease.table))
+        missing = self.blocks_for(num_tokens) - len(lease.table)
+        return missing if missing > 0 else 0
 
     def extend(self, lease: Lease, num_tokens: int) -> None:
         """Make the table cover ``num_tokens``, evicting as needed.
@@ -209,6 +213,8 @@ class PrefixCache(CacheRoom):
         Raises `OutOfBlocks` and changes nothing if it cannot.
         """
         count = self.missing_blocks(lease, num_tokens)
+        if count == 0:
+            return
         if count > self.available_blocks:
             raise OutOfBlocks(count, self.available_blocks)
         if count > self.pool.num_free:
@@ -233,7 +239,8 @@ class PrefixCache(CacheRoom):
 
         Where the tree already has these tokens from somebody else the blocks stay private until `settle`.
         """
-        self._insert(lease, key, num_tokens, step)
+        if num_tokens - lease.node.end >= self.block_size:
+            self._insert(lease, key, num_tokens, step)
 
     def settle(self, lease: Lease, key: Key, num_computed: int) -> None:
         """After a step was collected: all full blocks of the request are the tree's.
@@ -267,6 +274,8 @@ class PrefixCache(CacheRoom):
         )
         self.pool.give_to_tree(blocks)
         lease.node = node
+        if not pending:
+            self.tree.join(node)
         if replaced is not None:
             self._discard_tail(replaced)
             self.holds.follow()
@@ -321,7 +330,8 @@ class PrefixCache(CacheRoom):
         if node is None:
             return
         self.pool.give_to_tree([block])
-        del lease.table[start // self.block_size]
+        at = start // self.block_size
+        lease.table = [*lease.table[:at], *lease.table[at + 1 :]]
         if replaced is not None:
             self._discard_tail(replaced)
             self.holds.follow()
@@ -355,7 +365,7 @@ class PrefixCache(CacheRoom):
     def _finish(self, step: int) -> None:
         for node in self._copies.pop(step, ()):
             self._unlock_source(node)
-        if any(node.holds for node in self._detached):
+        if self._detached and any(node.holds for node in self._detached):
             self.holds.follow()
         self.pool.collect(step)
 

@@ -274,13 +274,16 @@ class RadixTree(NodeLocks):
 
         Chains that no lease or branch needs apart become one node.
         """
+        if step not in self._pending:
+            return
         for node in self.pending(step):
             node.pending = 0
-            self._absorb_parent(node)
-        self._pending.pop(step, None)
+            self.join(node)
+        del self._pending[step]
 
-    def _absorb_parent(self, node: Node) -> None:
-        """Merge ``node`` with its parent if every lease on the parent passes through it and nothing else hangs there.
+    def join(self, node: Node) -> None:
+        """Merge ``node``, whose KV is in place, with its parent, if every lease on the parent passes through it and nothing else hangs
+        there.
 
         Equal lock counts say just that, since a lock is counted on its whole path.
         """

@@ -22,6 +22,16 @@ def encode_tokens(tokens: Iterable[int] | npt.NDArray[np.integer]) -> bytes:
     return array.astype(">i4").tobytes()
 
 
+def encode_token(token: int) -> bytes:
+    """`encode_tokens` of a single one, without the detour through an array."""
+    return token.to_bytes(TOKEN_BYTES, "big")
+
+
+def decode_token(key: Key, position: int) -> int:
+    """The token id at ``position`` of ``key``."""
+    return int.from_bytes(key[position * TOKEN_BYTES : (position + 1) * TOKEN_BYTES], "big")
+
+
 def decode_tokens(key: Key) -> npt.NDArray[np.int32]:
     """The token ids of ``key`` as a new int32 array."""
     return np.frombuffer(key, ">i4").astype(np.int32)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from radixserve.engine.loop import EngineLoop
     from radixserve.model.loader import LoadedModel
     from radixserve.runtime.plan_runner import PlanRunner
+    from radixserve.runtime.token_feed import TokenFeed
 
 logger = logging.getLogger(__name__)
 
@@ -27,12 +28,13 @@ logger = logging.getLogger(__name__)
 class Assembly:
     """``core`` is ready to step; ``info`` is what can be said about it.
 
-    ``runner``: what the core steps with.
+    ``runner``: what computes the core's steps; ``feed``: what begins them early, where the device lets it.
     """
 
     core: EngineCore
     info: EngineInfo
     runner: PlanRunner
+    feed: TokenFeed | None = None
 
     def run_by(self, loop: EngineLoop) -> EngineLoop:
         """``loop`` runs the core: the runner ends with it, and it with the runner. The same loop."""
@@ -92,9 +94,10 @@ def assemble(model: LoadedModel, config: EngineConfig, stage: Callable[[str], No
             raise
     for reason in broken_promises:
         logger.warning("cold == warm cannot be kept on this machine: %s", reason)
+    feed = TokenFeed(runner) if config.scheduler.overlap == "on" and measured else None
     core = EngineCore(
         config,
-        TokenFeed(runner) if config.scheduler.overlap == "on" and measured else runner,
+        feed or runner,
         model.tokenizer,
         vocab_size=model.config.vocab_size,
         eos_ids=model.generation.eos_ids,
@@ -119,7 +122,7 @@ def assemble(model: LoadedModel, config: EngineConfig, stage: Callable[[str], No
         options=_flat(config),
         broken_promises=broken_promises,
     )
-    return Assembly(core, info, runner)
+    return Assembly(core, info, runner, feed)
 
 
 def _flat(config: EngineConfig) -> dict[str, Any]:

@@ -124,12 +124,12 @@ class IncrementalDetokenizer:
         assert not self._finished, "no token comes after the end"
         if self._ended:
             return ""
-        ready: list[str] = []
+        ready = ""
         for token in token_ids:
-            ready.append(self._take(token))
+            ready += self._take(token)
             if self._ended:
                 break
-        return self._emit("".join(ready))
+        return self._emit(ready)
 
     def finish(self) -> str:
         """Return the rest of the text: no more tokens come. An incomplete character becomes U+FFFD."""

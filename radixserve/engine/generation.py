@@ -38,7 +38,8 @@ class Sample:
 class Generation:
     """All samples of one request, from its queueing to its last chunk.
 
-    ``prompt``: as it was sent; the request's own lacks the tokens that are ``healed``. ``eos_ids``: the model's own end tokens.
+    ``rid``: its name. ``prompt``: as it was sent; the request's own lacks the tokens that are ``healed``. ``eos_ids``: the model's own end
+    tokens.
     ``patterns``: what `SamplingParams.stop_regex` asks for. ``hold_s``: for how long the prompt is to be held; ``hold`` says what
     became of that.
     """
@@ -62,6 +63,7 @@ class Generation:
         self.healed = healed
         self.hold_s = hold_s
         self.hold: HeldPrefix | None = None
+        self.rid = request.group.rid
         self.request = request
         self.prompt = prompt
         self.explanation = explanation
@@ -82,11 +84,6 @@ class Generation:
         ]
 
     @property
-    def rid(self) -> str:
-        """The generation's name."""
-        return self.request.group.rid
-
-    @property
     def finished(self) -> bool:
         """Whether every sample has ended."""
         return all(sample.finish_reason is not None for sample in self.samples)
@@ -98,18 +95,20 @@ class Generation:
         sample = self.samples[index]
         ends = bool(token_ids) and token_ids[-1] in self._ends and not sample.detokenizer.repeats(token_ids[-1])
         text = sample.detokenizer.push(token_ids[:-1] if ends else token_ids)
-        kept = len(token_ids)
         if sample.detokenizer.stopped is not None:
             kept = sample.detokenizer.num_tokens - len(sample.token_ids)
-        sample.token_ids += token_ids[:kept]
-        sample.forced += kept if forced else 0
-        sample.logprobs += logprobs[:kept]
+            token_ids, logprobs = token_ids[:kept], logprobs[:kept]
+        sample.token_ids += token_ids
+        sample.forced += len(token_ids) if forced else 0
+        if self._began and not logprobs:
+            return GenerationChunk(rid=self.rid, index=index, text=text, token_ids=list(token_ids))
+        sample.logprobs += logprobs
         return GenerationChunk(
             rid=self.rid,
             index=index,
             text=text,
-            token_ids=list(token_ids[:kept]),
-            logprobs=list(logprobs[:kept]),
+            token_ids=list(token_ids),
+            logprobs=list(logprobs),
             **self._first_facts(),
         )
 

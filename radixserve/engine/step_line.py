@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
 
 from radixserve.engine.constrained import StepChoices
 from radixserve.errors import StepVoided
@@ -13,12 +16,42 @@ from radixserve.scheduler.plan import StepPlan, StepResult
 logger = logging.getLogger(__name__)
 
 
+class _Begun(Protocol):
+    """The part of a `Future` that is used here."""
+
+    def result(self) -> BegunStep:
+        """Wait for the step to begin; raises what failed that."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """A future whose time has come, without the lock that a `Future` makes for those who wait."""
+
+    step: BegunStep | None
+    error: Exception | None
+
+    @classmethod
+    def now(cls, begin: Callable[[], BegunStep]) -> _Ran:
+        """What came of ``begin``."""
+        try:
+            return cls(begin(), None)
+        except Exception as error:
+            return cls(None, error)
+
+    def result(self) -> BegunStep:
+        """At once."""
+        if self.error is not None:
+            raise self.error
+        assert self.step is not None, "a step that did not fail was begun"
+        return self.step
+
+
 class LaunchedStep:
     """A plan that was handed to the runner. ``began``: when its planning did, as `time.monotonic` counts."""
 
     __slots__ = ("_choices", "began", "begun", "plan")
 
-    def __init__(self, plan: StepPlan, choices: StepChoices | None, began: float, begun: Future[BegunStep]) -> None:
+    def __init__(self, plan: StepPlan, choices: StepChoices | None, began: float, begun: _Begun) -> None:
         self.plan = plan
         self.began = began
         self.begun = begun
@@ -61,17 +94,14 @@ class StepLine:
     ) -> LaunchedStep:
         """Have ``plan`` run. ``after``: the step it was planned after, if that is not collected."""
         before = None if after is None else after.begun
+        begun: _Begun
         if self._thread is not None:
             begun = self._thread.submit(self._begin, plan, choices, before)
         else:
-            begun = Future()
-            try:
-                begun.set_result(self._begin(plan, choices, before))
-            except Exception as error:
-                begun.set_exception(error)
+            begun = _Ran.now(lambda: self._begin(plan, choices, before))
         return LaunchedStep(plan, choices, began, begun)
 
-    def _begin(self, plan: StepPlan, choices: StepChoices | None, before: Future[BegunStep] | None) -> BegunStep:
+    def _begin(self, plan: StepPlan, choices: StepChoices | None, before: _Begun | None) -> BegunStep:
         # Steps begin in their order, so what is asked of the step before never has to be waited for here, but for its tokens.
         if self._feeding is not None:
             return self._feeding.begin(plan, choices, None if before is None else before.result())

@@ -10,6 +10,7 @@ import torch
 
 from radixserve.model.config import ModelConfig
 from radixserve.native.kv_layout import head_elements
+from radixserve.runtime.host_copies import on_device
 
 
 def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
@@ -79,7 +80,7 @@ class BlockStore:
             return
         if self.mirror is not None:
             self.mirror.copy_blocks(copies)
-        pairs = torch.from_numpy(copies.astype(np.int64)).to(self._data.device)
+        pairs = on_device(copies.astype(np.int64), self._data.device)
         sources = self._moved.index_select(2, pairs[:, 0])
         self._moved.index_copy_(2, pairs[:, 1], sources)
 

@@ -14,7 +14,7 @@ from radixserve.runtime.tensor_parallel.shards import largest_part
 
 # Of the memory that is free, this much is not counted on: other processes, and pieces between allocations.
 SPARE_SHARE = 0.1
-# FlashInfer's workspaces (at most 280 MB), logits in slices, cuBLAS's own workspace, kernels that are loaded later.
+# FlashInfer's workspaces (at most 280 MB), logits in slices and draws from them, cuBLAS's own workspace, kernels that are loaded later.
 RESERVED_BYTES = 512 << 20
 
 

@@ -94,7 +94,7 @@ class StepLimits:
 def largest_step(limits: StepLimits) -> StepPlan:
     """A step of as many tokens, rows and copies as there can be in one, over `StepLimits.blocks` blocks.
 
-    Every row draws from all of its logits.
+    Every row draws from all of its logits, sorted: what takes most memory.
     """
     each = -(-limits.row_tokens // limits.block_size)
     rows, left = [], limits.tokens
@@ -108,7 +108,7 @@ def largest_step(limits: StepLimits) -> StepPlan:
                 start=0,
                 tokens=np.zeros(count, np.int32),
                 table=np.arange(index * each, index * each + -(-count // limits.block_size), dtype=np.int32),
-                sampling=SamplingParams(temperature=1.0),
+                sampling=SamplingParams(temperature=1.0, top_p=0.9),
                 seed=index,
                 num_prompt=count,
                 num_samples=1,
@@ -121,14 +121,14 @@ def largest_step(limits: StepLimits) -> StepPlan:
 
 
 def decodes(limits: StepLimits) -> StepPlan:
-    """Two decodes that share a block, of which the host wants the largest logit alone."""
+    """Two decodes that share a block, drawn from a few of their largest logits."""
     rows = (
         PlanRow(
             rid=str(index),
             start=limits.block_size,
             tokens=np.zeros(1, np.int32),
             table=np.array([0, 1 + index], np.int32),
-            sampling=SamplingParams(temperature=0.0),
+            sampling=SamplingParams(temperature=1.0, top_k=20),
             seed=0,
             num_prompt=limits.block_size + 1,
             num_samples=1,

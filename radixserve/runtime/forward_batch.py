@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,30 @@ import torch
 from radixserve.scheduler.plan import StepPlan
 
 Int64Array = npt.NDArray[np.int64]
+IntArray = npt.NDArray[np.integer[Any]]
+
+
+class FlatRows(Protocol):
+    """What is read of a flattened plan behind the forward pass, whatever form it had for that.
+
+    The arrays are those of `ForwardBatch`, of any integers.
+    """
+
+    @property
+    def num_rows(self) -> int:
+        """R."""
+
+    @property
+    def query_start(self) -> IntArray:
+        """[R + 1]."""
+
+    @property
+    def sample_rows(self) -> Int64Array:
+        """[S]."""
+
+    @property
+    def sample_tokens(self) -> Int64Array:
+        """[S]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

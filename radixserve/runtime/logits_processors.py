@@ -14,7 +14,8 @@ _LARGEST_LOGIT = 1e300
 
 def applies(row: PlanRow, eos_ids: tuple[int, ...]) -> bool:
     """Whether `process` would change the logits of ``row``."""
-    return bool(row.sampling.needs_history or row.sampling.logit_bias or _banned(row, eos_ids))
+    sampling = row.sampling
+    return bool(sampling.needs_history or sampling.logit_bias or (sampling.min_tokens and _banned(row, eos_ids)))
 
 
 def process(

@@ -17,12 +17,11 @@ from radixserve.model.torch_ops import TorchOps
 from radixserve.native.threads import usable_cores
 from radixserve.runtime.bit_promise import broken_promises
 from radixserve.runtime.decode_graphs import DecodeGraphs
-from radixserve.runtime.device_top import largest_logits
 from radixserve.runtime.forward_batch import ForwardBatch, Int64Array
 from radixserve.runtime.graph_recorder import GraphRecorder
+from radixserve.runtime.host_copies import on_device
 from radixserve.runtime.kv_store import KVStore, create_kv_store
 from radixserve.runtime.plan_runner import HiddenStates, PlanRunner, RunnableModel
-from radixserve.runtime.top_logits import TopLogits
 from radixserve.scheduler.plan import StepPlan
 
 
@@ -75,6 +74,8 @@ class ModelRunner(PlanRunner):
     def allocate(self, num_blocks: int, *, spare: bool = False) -> None:
         """Another pool in the place of the one it has, whose contents are lost. ``spare``: with one more block, which is nobody's."""
         self.graphs = None
+        # Gone before the new one is made: there may not be room for both.
+        self.__dict__.pop("kv", None)
         self.kv = create_kv_store(
             self.config,
             num_blocks=num_blocks + spare,
@@ -133,9 +134,8 @@ class ModelRunner(PlanRunner):
 
     def forward(self, batch: ForwardBatch) -> HiddenStates:
         """All layers over the batch; K and V of its tokens are in ``kv`` afterwards."""
-        kind = _Hidden if self.device.type == "cpu" else _DeviceHidden
         hidden = None if self.graphs is None else self.graphs.replay(batch)
-        return kind(self.decoder, self.decoder.forward(batch, self.attention, self.kv) if hidden is None else hidden)
+        return _Hidden(self.decoder, self.decoder.forward(batch, self.attention, self.kv) if hidden is None else hidden)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,12 +158,4 @@ class _Hidden:
 
     def logits(self, tokens: Int64Array) -> torch.Tensor:
         """Float32 logits of ``tokens``."""
-        return self.decoder.logits(self.rows.index_select(0, torch.from_numpy(tokens).to(self.rows.device)))
-
-
-class _DeviceHidden(_Hidden):
-    """Hidden states on a GPU: a few logits of a row cross to the host where they decide it, not all of them."""
-
-    def top(self, tokens: Int64Array, count: int) -> TopLogits:
-        """The ``count`` largest logits of ``tokens``."""
-        return largest_logits(self.logits(tokens), count)
+        return self.decoder.logits(self.rows.index_select(0, on_device(tokens, self.rows.device)))

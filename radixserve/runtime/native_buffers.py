@@ -32,11 +32,12 @@ class _Field:
 class NativeBuffers:
     """Activations of up to ``tokens`` tokens.
 
-    ``residual`` [tokens, hidden] is the float32 stream, ``delta`` what the last linear adds to it. The others of attention
+    ``residual`` [tokens, hidden] is the float32 stream, ``delta`` what the last linear adds to it, ``stream`` both. The others of attention
     (``qkv``, ``q``, ``attended``) and of the feed-forward unit (``gate_up``, ``inner``) are never alive at once and share
     memory; ``inner`` is written over the gate that it is made of.
     """
 
+    stream: torch.Tensor
     residual: torch.Tensor
     delta: torch.Tensor
     hidden: torch.Tensor
@@ -64,9 +65,11 @@ class NativeBuffers:
         gate_up = _Field(2 * config.intermediate_size, around_inner)
         shared = buffer(max(qkv.nbytes + q.nbytes + attended.nbytes, gate_up.nbytes), torch.uint8)
         whole = gate_up.of(shared, 0)
+        stream = torch.empty(2, tokens, config.hidden_size)
         return cls(
-            residual=buffer(config.hidden_size, torch.float32),
-            delta=buffer(config.hidden_size, torch.float32),
+            stream=stream,
+            residual=stream[0],
+            delta=stream[1],
             hidden=buffer(config.hidden_size, around_hidden),
             qkv=qkv.of(shared, 0),
             q=q.of(shared, qkv.nbytes),

@@ -18,18 +18,20 @@ from radixserve.model.rope import TABLE_BLOCK, cosines_and_sines, inverse_freque
 from radixserve.native import operations as ops
 from radixserve.native.library import NativeLibrary
 from radixserve.native.operations import Operation
-from radixserve.native.program import Program, StepBatch
+from radixserve.native.program import Program
 from radixserve.runtime.block_store import BlockStore
 from radixserve.runtime.forward_batch import ForwardBatch, Int64Array
 from radixserve.runtime.native_buffers import NativeBuffers
 from radixserve.runtime.native_head import NativeHead
+from radixserve.runtime.native_step import NativeStep
 from radixserve.runtime.native_weights import NativeLayer, NativeLinear, NativeWeights
 from radixserve.runtime.top_logits import TopLogits
-
-Int32Array = npt.NDArray[np.int32]
+from radixserve.scheduler.plan import StepPlan
 
 # Room for activations grows in steps of so many tokens.
 TOKEN_STEP = 64
+
+_NONE = np.empty(0, np.int64)
 
 
 class NativeDecoder:
@@ -56,17 +58,24 @@ class NativeDecoder:
         self._logits_rows = logits_rows
         self._frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         self._cos, self._sin = cosines_and_sines(self._frequencies, 0, 0)
-        self._tokens = 0
+        self._tokens = self._positions = 0
+        self._step = NativeStep(num_blocks=kv.num_blocks, block_size=kv.block_size, vocab_size=config.vocab_size)
         self._make_room(tokens, TABLE_BLOCK)
 
+    def flatten(self, plan: StepPlan) -> NativeStep:
+        """``plan`` as the step that `run` takes; valid until the next one."""
+        self._step.take(plan)
+        return self._step
+
     def forward(self, batch: ForwardBatch) -> NativeHidden:
-        """All layers; K and V of the batch's tokens are in the store afterwards. Raises `MemoryError`."""
-        self._make_room(batch.num_tokens, batch.max_seq_len)
-        step = _Step.of(batch)
-        # The kernels check nothing: better a step that fails here than a read beside the pool.
-        assert _within(step.tables, self.kv.num_blocks), "a block id lies outside the pool"
-        assert _within(step.token_ids, self._config.vocab_size), "a token id lies outside the vocabulary"
-        self._layers.run(step.batch(np.empty(0, np.int32)))
+        """`run` of a plan that was flattened for any path."""
+        self._step.copy(batch)
+        return self.run(self._step)
+
+    def run(self, step: NativeStep) -> NativeHidden:
+        """All layers over what `flatten` made; K and V of its tokens are in the store afterwards. Raises `MemoryError`."""
+        self._make_room(step.num_tokens, step.longest)
+        self._layers.run(step.batch())
         return NativeHidden(self, step)
 
     def states(self, first: int, last: int) -> torch.Tensor:
@@ -75,35 +84,39 @@ class NativeDecoder:
 
     def non_finite_tokens(self, count: int) -> Int64Array:
         """Which of the first ``count`` tokens of the last step have a NaN or an infinity in their hidden state."""
-        residual, delta = self._buffers.residual[:count].numpy(), self._buffers.delta[:count].numpy()
-        # A sum of finite numbers may overflow, so it only points at the rows worth looking at.
+        stream = self._stream[:, :count]
+        # A sum of finite numbers may overflow, so it only points at what is worth looking at: first the step, then its rows.
         with np.errstate(over="ignore", invalid="ignore"):
-            suspects = np.flatnonzero(~np.isfinite(residual.sum(axis=1) + delta.sum(axis=1)))
-            states = residual[suspects] + delta[suspects]
+            if math.isfinite(np.add.reduce(stream, axis=None)):
+                return _NONE
+            suspects = np.flatnonzero(~np.isfinite(stream.sum(axis=(0, 2))))
+            states = stream[0, suspects] + stream[1, suspects]
         found: Int64Array = suspects[~np.isfinite(states).all(axis=1)]
         return found
 
-    def logits(self, step: _Step, tokens: Int64Array) -> torch.Tensor:
+    def logits(self, step: NativeStep, tokens: Int64Array) -> torch.Tensor:
         """Float32 [n, vocab] of ``tokens`` of the last step: a view that the next call writes over."""
-        return self._head.logits(step.batch(tokens.astype(np.int32)), len(tokens))
+        return self._head.logits(step.batch(tokens), len(tokens))
 
-    def top(self, step: _Step, tokens: Int64Array, count: int) -> TopLogits:
+    def top(self, step: NativeStep, tokens: Int64Array, count: int) -> TopLogits:
         """The ``count`` largest logits of ``tokens`` of the last step: views that the next call writes over."""
-        return self._head.top(step.batch(tokens.astype(np.int32)), len(tokens), count)
+        return self._head.top(step.batch(tokens), len(tokens), count)
 
     def _make_room(self, tokens: int, positions: int) -> None:
         """Record anew where activations or rotary tables are too small for a step."""
-        if tokens <= self._tokens and positions <= len(self._cos):
+        if tokens <= self._tokens and positions <= self._positions:
             return
-        if positions > len(self._cos):
-            held = len(self._cos)
+        if positions > self._positions:
+            held = self._positions
             # Doubled at least, so that growth is rare.
             wanted = math.ceil(max(positions, 2 * held) / TABLE_BLOCK) * TABLE_BLOCK
             cos, sin = cosines_and_sines(self._frequencies, held, wanted - held)
             self._cos, self._sin = torch.cat((self._cos, cos)), torch.cat((self._sin, sin))
+            self._positions = wanted
         if tokens > self._tokens:
             self._tokens = math.ceil(tokens / TOKEN_STEP) * TOKEN_STEP
             self._buffers = NativeBuffers.allocate(self._config, self._weights, self._tokens)
+            self._stream = self._buffers.stream.numpy()
         self._record()
 
     def _record(self) -> None:
@@ -142,6 +155,12 @@ class NativeDecoder:
                 for part, place in zip(packed.parts, places, strict=True)
             ]
 
+        def gated(packed: NativeLinear) -> list[Operation]:
+            if packed.gated:
+                (part,) = packed.parts
+                return [ops.gated_linear(part.weight, at.hidden, at.inner, bias=part.bias)]
+            return [*linear(packed, at.hidden, at.gate_up), ops.silu_mul(at.gate_up, at.inner)]
+
         return [
             add_and_norm(layer.attn_norm, delta=index > 0),
             *linear(layer.qkv, at.hidden, at.qkv),
@@ -173,8 +192,7 @@ class NativeDecoder:
             ),
             *linear(layer.o, at.attended, at.delta),
             add_and_norm(layer.mlp_norm, delta=True),
-            *linear(layer.gate_up, at.hidden, at.gate_up),
-            ops.silu_mul(at.gate_up, at.inner),
+            *gated(layer.gate_up),
             *linear(layer.down, at.inner, at.delta),
         ]
 
@@ -184,7 +202,7 @@ class NativeHidden:
     """The hidden states that the last step left in a decoder's buffers; valid until its next step."""
 
     decoder: NativeDecoder
-    step: _Step
+    step: NativeStep
 
     def states(self, first: int, last: int) -> npt.NDArray[np.float32]:
         """Hidden states of tokens ``first`` to ``last`` - 1."""
@@ -193,7 +211,7 @@ class NativeHidden:
 
     def non_finite_tokens(self) -> Int64Array:
         """Tokens with a NaN or an infinity in their hidden state."""
-        return self.decoder.non_finite_tokens(len(self.step.token_ids))
+        return self.decoder.non_finite_tokens(self.step.num_tokens)
 
     def logits(self, tokens: Int64Array) -> torch.Tensor:
         """Float32 logits of ``tokens``."""
@@ -202,46 +220,3 @@ class NativeHidden:
     def top(self, tokens: Int64Array, count: int) -> TopLogits:
         """The ``count`` largest logits of ``tokens``, straight from the head."""
         return self.decoder.top(self.step, tokens, count)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Step:
-    """A batch as the kernels want it: int32, and block tables side by side as [R, blocks of the longest]."""
-
-    token_ids: Int32Array
-    positions: Int32Array
-    slots: Int32Array
-    query_start: Int32Array
-    seq_lens: Int32Array
-    tables: Int32Array
-
-    @classmethod
-    def of(cls, batch: ForwardBatch) -> _Step:
-        lengths = np.diff(batch.table_start)
-        tables = np.zeros((batch.num_rows, int(lengths.max())), np.int32)
-        tables[np.arange(tables.shape[1]) < lengths[:, None]] = batch.table_blocks
-        return cls(
-            token_ids=batch.tokens.numpy().astype(np.int32),
-            positions=batch.positions.numpy().astype(np.int32),
-            slots=batch.slots.numpy().astype(np.int32),
-            query_start=batch.query_start.astype(np.int32),
-            seq_lens=batch.seq_lens.astype(np.int32),
-            tables=tables,
-        )
-
-    def batch(self, wanted: Int32Array) -> StepBatch:
-        """This step with the tokens ``wanted``, whose logits are to be computed."""
-        return StepBatch(
-            token_ids=self.token_ids,
-            positions=self.positions,
-            slots=self.slots,
-            query_start=self.query_start,
-            seq_lens=self.seq_lens,
-            tables=self.tables,
-            wanted_rows=wanted,
-        )
-
-
-def _within(ids: Int32Array, end: int) -> bool:
-    """Whether all ids are in [0, end)."""
-    return bool(ids.min() >= 0 and ids.max() < end)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from radixserve.model.config import ModelConfig
@@ -21,8 +23,8 @@ class _Top:
     """A program that finds so many largest logits a row, and where it writes them."""
 
     program: Program
-    ids: torch.Tensor
-    values: torch.Tensor
+    ids: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]
 
 
 class NativeHead:
@@ -63,16 +65,16 @@ class NativeHead:
     def top(self, batch: StepBatch, count: int, k: int) -> TopLogits:
         """The ``k`` largest logits of the ``count`` wanted rows of ``batch``: views that the next call writes over."""
         self._check(count)
-        if k not in self._tops:
-            self._tops[k] = self._record_top(k)
-        top = self._tops[k]
+        top = self._tops.get(k) or self._record_top(k)
         top.program.run(batch)
-        return TopLogits(top.ids[:count].numpy(), top.values[:count].numpy())
+        return TopLogits(top.ids[:count], top.values[:count])
 
     def _record_top(self, k: int) -> _Top:
         rows = len(self._normed)
         ids, values = torch.empty(rows, k, dtype=torch.int32), torch.empty(rows, k)
-        return _Top(self._program(ops.linear_top_k(self._weight, self._normed, ids, values)), ids, values)
+        program = self._program(ops.linear_top_k(self._weight, self._normed, ids, values))
+        top = self._tops[k] = _Top(program, ids.numpy(), values.numpy())
+        return top
 
     def _program(self, operation: Operation) -> Program:
         return Program(self._library, [self._norm, operation])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 
 from radixserve.errors import ConfigError
@@ -15,6 +17,8 @@ from radixserve.runtime.native_decoder import NativeDecoder
 from radixserve.runtime.native_promise import broken_promises
 from radixserve.runtime.native_weights import NativeWeights
 from radixserve.runtime.plan_runner import HiddenStates, PlanRunner, RunnableModel
+from radixserve.runtime.token_choice import Choices
+from radixserve.scheduler.plan import RowResult, StepPlan
 
 MULTIPLE = 16
 LARGEST_HEAD = 256
@@ -57,6 +61,9 @@ class NativeModelRunner(PlanRunner):
     only moves blocks here, and its pool would spin on the cores the kernels need.
     Raises `ConfigError` for what `unsupported` names.
     """
+
+    # A step has nothing of torch but memory, and to enter its mode takes as long as to plan a row.
+    torch_mode = nullcontext
 
     def __init__(
         self,
@@ -107,6 +114,10 @@ class NativeModelRunner(PlanRunner):
     def broken_promises(self) -> list[str]:
         """Why bits may depend on the batch on this machine, after a short self-test; empty if they cannot."""
         return broken_promises(self._library, self.config, self._weights, self.kv.block_size, self.kv_dtype)
+
+    def _run(self, plan: StepPlan, choices: Choices | None) -> tuple[RowResult, ...]:
+        step = self.decoder.flatten(plan)
+        return self.results(plan, step, self.decoder.run(step), choices)
 
     def forward(self, batch: ForwardBatch) -> HiddenStates:
         """All layers over the batch; K and V of its tokens are in ``kv`` afterwards. Raises `MemoryError`."""

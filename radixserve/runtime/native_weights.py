@@ -14,7 +14,14 @@ from radixserve.model.config import ModelConfig
 from radixserve.model.gguf_weights import placement, stored_matrices
 from radixserve.native.abi import Format
 from radixserve.native.huge_pages import HugeMemory
-from radixserve.native.packing import BLOCK_BYTES, PackedWeight, pack_dense, pack_quantized
+from radixserve.native.packing import (
+    BLOCK_BYTES,
+    DENSE_PANEL,
+    PackedWeight,
+    alternate_panels,
+    pack_dense,
+    pack_quantized,
+)
 
 BLOCK_FORMATS: dict[str, Format] = {form.name: form for form in BLOCK_BYTES}
 """Tensor types of GGUF files that the kernels read as they are."""
@@ -31,9 +38,13 @@ class NativePart:
 
 @dataclass(frozen=True, slots=True)
 class NativeLinear:
-    """A linear as parts whose outputs stand side by side: one, unless the file holds its weights in several formats."""
+    """A linear as parts whose outputs stand side by side: one, unless the file holds its weights in several formats.
+
+    ``gated``: the only part is packed for the gated unit, which it is the first half of.
+    """
 
     parts: tuple[NativePart, ...]
+    gated: bool = False
 
     @property
     def in_blocks(self) -> bool:
@@ -174,6 +185,15 @@ class _Packer:
             parts.append(NativePart(self.matrix(*alike), bias))
         return NativeLinear(tuple(parts))
 
+    def gated(self, prefix: str) -> NativeLinear:
+        """The gate and what it gates, for one pass over both where they are of one form and fill panels."""
+        linear = self.linear(prefix, "gate", "up")
+        weight = linear.parts[0].weight
+        if len(linear.parts) > 1 or weight.out_features % (2 * DENSE_PANEL):
+            return linear
+        alternate_panels(weight)
+        return NativeLinear(linear.parts, gated=True)
+
     def vector(self, name: str) -> torch.Tensor:
         """A float32 copy."""
         return self._weights[name].detach().to(torch.float32, copy=True).contiguous()
@@ -196,6 +216,6 @@ def _pack_layer(packer: _Packer, prefix: str) -> NativeLayer:
         k_norm=packer.optional_vector(prefix + "k_norm"),
         o=packer.linear(prefix, "o"),
         mlp_norm=packer.vector(prefix + "mlp_norm"),
-        gate_up=packer.linear(prefix, "gate", "up"),
+        gate_up=packer.gated(prefix),
         down=packer.linear(prefix, "down"),
     )

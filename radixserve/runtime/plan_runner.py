@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
+from contextlib import AbstractContextManager
+from typing import Protocol, cast, runtime_checkable
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -17,13 +19,18 @@ from radixserve.messages import TokenLogprob
 from radixserve.model.config import ModelConfig
 from radixserve.model.gguf_weights import placement
 from radixserve.runtime.block_store import BlockStore
-from radixserve.runtime.forward_batch import ForwardBatch, Int64Array
+from radixserve.runtime.device_draw import draw_rows
+from radixserve.runtime.forward_batch import FlatRows, ForwardBatch, Int64Array
 from radixserve.runtime.sampler import MOST_CANDIDATES, Sampler
 from radixserve.runtime.token_choice import Choices, TokenChoice
 from radixserve.runtime.top_logits import TopLogits
 from radixserve.scheduler.plan import Int32Array, PlanRow, RowResult, StepPlan, StepResult
 
 LOGITS_BYTES = 8 << 20
+# Each slice reads the LM head again, which on a GPU takes longer than what is multiplied; a step of a hundred decodes is one slice.
+DEVICE_LOGITS_BYTES = 64 << 20
+
+_NOTHING = RowResult()
 
 
 class EndTokens(Protocol):
@@ -78,16 +85,29 @@ class ShortHead(Protocol):
         """
 
 
+@functools.cache
+def _has_short_head(kind: type[HiddenStates]) -> bool:
+    """Remembered: looking whether a class meets a protocol takes as long as to draw ten rows."""
+    return issubclass(kind, ShortHead)
+
+
 class PlanRunner(ABC):
-    """Executes plans, one at a time, over the KV of the whole pool; a subclass is one way to compute a forward pass."""
+    """Executes plans, one at a time, over the KV of the whole pool; a subclass is one way to compute a forward pass.
+
+    ``draws_on_device``: whether rows are drawn where their logits are, as far as that can be done there.
+    """
 
     kv: BlockStore
+    torch_mode: Callable[[], AbstractContextManager[object]] = torch.inference_mode
+    """What a step runs in."""
 
     def __init__(self, model: RunnableModel) -> None:
         self.config = model.config
         self.dtype, self.device = placement(model.weights)
         self.sampler = Sampler(model.config.vocab_size, tuple(model.generation.eos_ids))
-        self.logits_rows = max(1, LOGITS_BYTES // (4 * model.config.vocab_size))
+        self.draws_on_device = self.device.type != "cpu"
+        slice_bytes = DEVICE_LOGITS_BYTES if self.draws_on_device else LOGITS_BYTES
+        self.logits_rows = max(1, slice_bytes // (4 * model.config.vocab_size))
         self._final_norm = model.weights["final_norm"].double().cpu().numpy()
 
     @abstractmethod
@@ -121,7 +141,7 @@ class PlanRunner(ABC):
         by it. Anything that raises has failed the whole step: its KV slots hold garbage, nothing was drawn.
         """
         began = time.perf_counter()
-        with torch.inference_mode():
+        with self.torch_mode():
             self.kv.copy_blocks(plan.copies)
             rows = self._run(plan, choices) if plan.rows else ()
         return StepResult(plan.step, rows, time.perf_counter() - began)
@@ -131,16 +151,16 @@ class PlanRunner(ABC):
         return self.results(plan, batch, self.forward(batch), choices)
 
     def results(
-        self, plan: StepPlan, batch: ForwardBatch, hidden: HiddenStates, choices: Choices | None
+        self, plan: StepPlan, batch: FlatRows, hidden: HiddenStates, choices: Choices | None
     ) -> tuple[RowResult, ...]:
         """What the rows of ``plan``, flattened to ``batch``, bring, given the hidden states of its forward pass."""
         results = self.non_finite_rows(plan, batch, hidden.non_finite_tokens())
         self._target_logprobs(batch, plan, hidden, results)
         self._sample(batch, plan, hidden, results, choices.wait() if choices is not None else {})
         self._states(batch, plan, hidden, results)
-        return tuple(results.get(index, RowResult()) for index in range(batch.num_rows))
+        return tuple([results.get(index, _NOTHING) for index in range(batch.num_rows)])
 
-    def non_finite_rows(self, plan: StepPlan, batch: ForwardBatch, tokens: Int64Array) -> dict[int, RowResult]:
+    def non_finite_rows(self, plan: StepPlan, batch: FlatRows, tokens: Int64Array) -> dict[int, RowResult]:
         """Errors by row of those with any of ``tokens``, ascending in T, whose hidden states are not finite: their KV must not be used."""
         results: dict[int, RowResult] = {}
         for token in tokens.tolist():
@@ -151,7 +171,7 @@ class PlanRunner(ABC):
 
     def _sample(
         self,
-        batch: ForwardBatch,
+        batch: FlatRows,
         plan: StepPlan,
         hidden: HiddenStates,
         results: dict[int, RowResult],
@@ -159,34 +179,47 @@ class PlanRunner(ABC):
     ) -> None:
         """Draw the tokens of the rows that want some and have no error, in slices of bounded memory."""
         failed = {row for row, result in results.items() if result.error is not None}
-        # Asked once a step: looking whether an object meets a protocol is slow.
-        short = isinstance(hidden, ShortHead)
+        short = _has_short_head(type(hidden))
         # Rows that a few of their logits decide are drawn apart from those that need all, by the number they need.
         drawing: dict[int | None, list[int]] = {}
-        for place, row in enumerate(batch.sample_rows.tolist()):
-            if row not in failed:
-                # A choice is made among all tokens.
-                free = plan.rows[row].rid not in choices
-                needed = self._needed_logits(plan.rows[row]) if free and short else None
-                drawing.setdefault(needed, []).append(place)
+        sample_rows = batch.sample_rows.tolist()
+        for place, index in enumerate(sample_rows):
+            if index in failed:
+                continue
+            row = plan.rows[index]
+            # A choice is made among all tokens.
+            needed = None if row.rid in choices else self._needed_logits(row, short)
+            if needed in drawing:
+                drawing[needed].append(place)
+            else:
+                drawing[needed] = [place]
         parts = [
             (needed, places[first : first + self.logits_rows])
             for needed, places in drawing.items()
             for first in range(0, len(places), self.logits_rows)
         ]
         for needed, part in parts:
-            rows = batch.sample_rows[part].tolist()
-            drawn = self._draw([plan.rows[row] for row in rows], hidden, batch.sample_tokens[part], needed, choices)
+            rows, tokens = sample_rows, batch.sample_tokens
+            if len(part) < len(sample_rows):
+                rows, tokens = [sample_rows[place] for place in part], tokens[part]
+            drawn = self._draw([plan.rows[row] for row in rows], hidden, tokens, needed, choices)
             for row, result in zip(rows, drawn, strict=True):
                 if row in results and result.error is None:
                     scored = results[row]
-                    result = dataclasses.replace(
+                    result = msgspec.structs.replace(
                         result, prompt_logprobs=scored.prompt_logprobs, forced_logprobs=scored.forced_logprobs
                     )
                 results[row] = result
 
-    def _needed_logits(self, row: PlanRow) -> int | None:
-        """The number of its largest logits to draw ``row`` from; None for all of them."""
+    def _needed_logits(self, row: PlanRow, short: bool) -> int | None:
+        """The number of its largest logits that the host draws ``row`` from; None for all of them, 0 where the device draws.
+
+        ``short``: whether there is a shorter way to a few of them.
+        """
+        if self.draws_on_device and self.sampler.is_plain(row):
+            return 0
+        if not short:
+            return None
         candidates = self.sampler.candidates(row)
         # Two numbers only, one and many, so that rows with different filters still share a pass.
         return candidates if candidates in (None, 1) else min(MOST_CANDIDATES, self.config.vocab_size)
@@ -199,12 +232,15 @@ class PlanRunner(ABC):
         needed: int | None,
         choices: Mapping[str, TokenChoice],
     ) -> list[RowResult]:
-        if needed is not None and isinstance(hidden, ShortHead):
-            return self.sampler.sample_top(rows, hidden.top(tokens, needed))
+        if needed == 0:
+            drawn = draw_rows(hidden.logits, rows, tokens, self.logits_rows)
+            return self.sampler.drawn(rows, drawn.tokens.cpu().numpy(), drawn.peaks.cpu().numpy())
+        if needed is not None:
+            return self.sampler.sample_top(rows, cast(ShortHead, hidden).top(tokens, needed))
         return self.sampler.sample(rows, hidden.logits(tokens), choices)
 
     def _target_logprobs(
-        self, batch: ForwardBatch, plan: StepPlan, hidden: HiddenStates, results: dict[int, RowResult]
+        self, batch: FlatRows, plan: StepPlan, hidden: HiddenStates, results: dict[int, RowResult]
     ) -> None:
         """Logprobs of prompt tokens and of forced tokens, for the rows that want them."""
         for index, row in enumerate(plan.rows):
@@ -244,17 +280,19 @@ class PlanRunner(ABC):
             entries.extend(score(row, logits, offset))
         return tuple(entries)
 
-    def _states(self, batch: ForwardBatch, plan: StepPlan, hidden: HiddenStates, results: dict[int, RowResult]) -> None:
+    def _states(self, batch: FlatRows, plan: StepPlan, hidden: HiddenStates, results: dict[int, RowResult]) -> None:
         """Final hidden states, after the final norm, of the rows that want them and have no error.
 
         The norm is computed in float64 here, and by itself for each token, so all paths have the same one.
         """
         for index, row in enumerate(plan.rows):
-            result = results.get(index, RowResult())
-            if row.states_from is None or result.error is not None:
+            if row.states_from is None:
+                continue
+            result = results.get(index, _NOTHING)
+            if result.error is not None:
                 continue
             end = int(batch.query_start[index + 1])
             states = hidden.states(end - (row.end - row.states_from), end).astype(np.float64)
             for state in states:
                 state *= self._final_norm / np.sqrt((state * state).mean() + self.config.rms_norm_eps)
-            results[index] = dataclasses.replace(result, states=states)
+            results[index] = msgspec.structs.replace(result, states=states)

@@ -6,6 +6,7 @@ order depends on the vocabulary alone: a row's tokens and logprobs have the same
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -77,13 +78,18 @@ class Sampler:
             taken += 1
         return results
 
+    def is_plain(self, row: PlanRow) -> bool:
+        """Whether temperature and filters alone lead from the row's logits to its tokens, and no logprobs are wanted."""
+        sampling = row.sampling
+        return sampling.constraint is None and sampling.logprobs is None and not applies(row, self.eos_ids)
+
     def candidates(self, row: PlanRow) -> int | None:
         """How many of a row's largest logits decide what is drawn; None where all of its logits are needed.
 
         All are for constraints, logprobs, penalties, biases, bans, and draws that ``top_k`` does not keep to `MOST_CANDIDATES`.
         """
         sampling = row.sampling
-        if sampling.constraint is not None or sampling.logprobs is not None or applies(row, self.eos_ids):
+        if not self.is_plain(row):
             return None
         if sampling.temperature == 0.0:
             return 1
@@ -93,17 +99,27 @@ class Sampler:
         """`sample` for rows that draw and have `candidates`, from at least so many of their largest logits: the same results."""
         assert len(top.ids) == len(rows), f"the largest logits of {len(top.ids)} rows for {len(rows)}"
         results = []
-        for row, ids, values in zip(rows, top.ids, top.values, strict=True):
-            if not np.isfinite(values[0]):
-                results.append(RowResult(error=_non_finite(row.end - 1, values[0])))
-                continue
-            if row.sampling.temperature == 0.0:
-                results.append(RowResult((int(ids[0]),) * row.num_samples))
-                continue
-            kept = np.argsort(ids[: row.sampling.top_k])
-            distribution = TokenDistribution.of_kept(ids[kept].astype(np.intp), values[kept], row.sampling)
-            results.append(RowResult(_draw(row, distribution)))
+        for index, (row, best, peak) in enumerate(
+            zip(rows, top.ids[:, 0].tolist(), top.values[:, 0].tolist(), strict=True)
+        ):
+            if not math.isfinite(peak):
+                results.append(RowResult(error=_non_finite(row.end - 1, top.values[index, 0])))
+            elif row.sampling.temperature == 0.0:
+                results.append(RowResult((best,) * row.num_samples))
+            else:
+                kept = np.argsort(top.ids[index, : row.sampling.top_k])
+                ids, values = top.ids[index, kept].astype(np.intp), top.values[index, kept]
+                results.append(RowResult(_draw(row, TokenDistribution.of_kept(ids, values, row.sampling))))
         return results
+
+    def drawn(self, rows: Sequence[PlanRow], tokens: npt.NDArray[np.int64], peaks: Float32Array) -> list[RowResult]:
+        """`sample` for plain rows whose ``tokens`` [n, samples] were drawn elsewhere; ``peaks`` [n]: their largest logits."""
+        return [
+            RowResult(tuple(own[: row.num_samples]))
+            if np.isfinite(peak)
+            else RowResult(error=_non_finite(row.end - 1, peak))
+            for row, own, peak in zip(rows, tokens.tolist(), peaks, strict=True)
+        ]
 
     def prompt_logprobs(self, row: PlanRow, logits: torch.Tensor, offset: int) -> list[TokenLogprob]:
         """Raw logprobs of the row's wanted prompt tokens [offset, offset + m).

@@ -1,8 +1,8 @@
-"""Steps that begin before the host knows their tokens: greedy tokens go from one step to the next on the device.
+"""Steps that begin before the host knows their tokens: drawn tokens go from one step to the next on the device.
 
-Where nothing but its largest logit decides every row of a step, that is found on the device and written into the input of the
-next step there; the host hears of it when it asks, and by then the next step is under way. A step with a row that the
-host has to draw is drawn before the next one is begun.
+Where temperature and filters alone lead from logits to tokens in every row of a step, they are drawn on the device and written into
+the input of the next step there; the host hears of them when it asks, and by then the next step is under way. A step with a row
+that the host has to draw (logprobs, penalties, a constraint) is drawn before the next one is begun.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import threading
 import time
 from typing import Protocol, runtime_checkable
 
+import msgspec
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from radixserve.errors import StepVoided
-from radixserve.runtime.forward_batch import ForwardBatch, Int64Array
+from radixserve.runtime.device_draw import DrawnTokens, draw_rows
+from radixserve.runtime.forward_batch import ForwardBatch
+from radixserve.runtime.host_copies import on_device, on_host
 from radixserve.runtime.plan_runner import HiddenStates, PlanRunner
 from radixserve.runtime.step_runner import BegunStep, FinishedStep
 from radixserve.runtime.token_choice import Choices
-from radixserve.runtime.top_logits import TopLogits
 from radixserve.scheduler.plan import PlanRow, RowResult, StepPlan, StepResult
 
 
@@ -36,11 +37,12 @@ class DeviceStates(HiddenStates, Protocol):
 class TokenFeed:
     """A `FeedingRunner` over ``runner``, whose forward passes run in the order in which they are enqueued.
 
-    `begin` belongs to one thread; results may be waited for on any.
+    `begin` belongs to one thread; results may be waited for on any. ``fed`` counts the steps whose tokens came from the device.
     """
 
     def __init__(self, runner: PlanRunner) -> None:
         self._runner = runner
+        self.fed = 0
 
     def execute(self, plan: StepPlan, choices: Choices | None = None) -> StepResult:
         """As `PlanRunner.execute`."""
@@ -61,68 +63,41 @@ class TokenFeed:
             batch = runner.flatten(plan if fed is None else _with_any_token(plan))
             if fed is not None:
                 fed.write_tokens(plan, batch)
+                self.fed += 1
             hidden = runner.forward(batch)
-            if choices is None and isinstance(hidden, DeviceStates) and all(map(self._is_greedy, plan.rows)):
-                return _DeviceStep(self, plan, batch, hidden, clock)
+            if choices is None and isinstance(hidden, DeviceStates) and all(map(self._is_plain, plan.rows)):
+                return _DeviceStep(runner, plan, batch, hidden, clock)
             rows = runner.results(plan, batch, hidden, choices)
         clock.stop()
         return FinishedStep(StepResult(plan.step, rows, clock.seconds()))
 
-    def _is_greedy(self, row: PlanRow) -> bool:
-        """Whether at most the largest logit of the row's last token is wanted."""
+    def _is_plain(self, row: PlanRow) -> bool:
+        """Whether at most tokens of the row are wanted that can be drawn on the device."""
         wants = (row.prompt_logprob_targets, row.forced_targets, row.states_from)
-        drawn = row.num_samples == 0 or self._runner.sampler.candidates(row) == 1
+        drawn = row.num_samples == 0 or self._runner.sampler.is_plain(row)
         return drawn and all(wanted is None for wanted in wants)
-
-    def greedy(self, hidden: HiddenStates, tokens: Int64Array) -> tuple[torch.Tensor, torch.Tensor]:
-        """The largest logit of each of ``tokens`` [n] and its id, the lowest of equals: float32 and int64 [n], on the device.
-
-        Where a row has a NaN the logit is NaN, and the id is any that exists.
-        """
-        size = self._runner.logits_rows
-        ids, peaks = [], []
-        for first in range(0, len(tokens), size):
-            logits = hidden.logits(tokens[first : first + size])
-            vocab = logits.shape[1]
-            peak = logits.amax(1)
-            # argmax promises no order among equals.
-            places = torch.arange(vocab, device=logits.device)
-            ids.append(torch.where(logits == peak[:, None], places, vocab).amin(1).clamp_(max=vocab - 1))
-            peaks.append(peak)
-        return torch.cat(peaks), torch.cat(ids)
-
-    def rows(
-        self, plan: StepPlan, batch: ForwardBatch, top: TopLogits, non_finite: npt.NDArray[np.bool_]
-    ) -> tuple[RowResult, ...]:
-        """The results of a step whose drawing rows have the largest logits ``top``. ``non_finite`` [T]: of tokens."""
-        results = self._runner.non_finite_rows(plan, batch, np.flatnonzero(non_finite))
-        rows = batch.sample_rows.tolist()
-        for row, drawn in zip(
-            rows, self._runner.sampler.sample_top([plan.rows[row] for row in rows], top), strict=True
-        ):
-            results.setdefault(row, drawn)
-        return tuple(results.get(index, RowResult()) for index in range(batch.num_rows))
 
 
 class _DeviceStep:
-    """A step that is enqueued, its greedy tokens included."""
+    """A step that is enqueued, its draws included."""
 
     def __init__(
-        self, feed: TokenFeed, plan: StepPlan, batch: ForwardBatch, hidden: DeviceStates, clock: _Clock
+        self, runner: PlanRunner, plan: StepPlan, batch: ForwardBatch, hidden: DeviceStates, clock: _Clock
     ) -> None:
-        self._feed = feed
+        self._runner = runner
         self._plan = plan
         self._batch = batch
         self._clock = clock
         self._lock = threading.Lock()
         self._result: StepResult | None = None
         # x - x is 0 exactly where x is finite.
-        self._broken = _on_host(torch.isnan((hidden.rows - hidden.rows).sum(-1)))
-        self._drawn: torch.Tensor | None = None
-        self._top: tuple[torch.Tensor, torch.Tensor] | None = None
-        if len(batch.sample_tokens):
-            peaks, self._drawn = feed.greedy(hidden, batch.sample_tokens)
-            self._top = _on_host(self._drawn), _on_host(peaks)
+        self._broken = on_host(torch.isnan((hidden.rows - hidden.rows).sum(-1)))
+        self._rows = [plan.rows[row] for row in batch.sample_rows.tolist()]
+        self._drawn: DrawnTokens | None = None
+        self._told: tuple[torch.Tensor, torch.Tensor] | None = None
+        if self._rows:
+            self._drawn = draw_rows(hidden.logits, self._rows, batch.sample_tokens, runner.logits_rows)
+            self._told = on_host(self._drawn.tokens), on_host(self._drawn.peaks)
         clock.stop()
 
     def write_tokens(self, plan: StepPlan, batch: ForwardBatch) -> None:
@@ -136,23 +111,27 @@ class _DeviceStep:
                 assert step == self._plan.step, f"a token of step {step} is looked for in step {self._plan.step}"
                 rows.append(index)
                 places.append(place_of[source])
-        device = batch.tokens.device
-        targets = torch.from_numpy(batch.query_start[rows]).to(device)
-        tokens = self._drawn.index_select(0, torch.tensor(places, device=device))
-        batch.tokens.index_copy_(0, targets, tokens.to(batch.tokens.dtype))
+        # An open row is of one sample: where samples part their tokens are known.
+        moved = on_device(np.stack((batch.query_start[rows], places)), batch.tokens.device)
+        batch.tokens.index_copy_(0, moved[0], self._drawn.tokens[:, 0].index_select(0, moved[1]))
 
     def result(self) -> StepResult:
         """Wait for the device."""
         with self._lock:
             if self._result is None:
                 seconds = self._clock.seconds()
-                top = TopLogits(ids=np.empty((0, 1), np.int32), values=np.empty((0, 1), np.float32))
-                if self._top is not None:
-                    ids, values = (tensor.numpy()[:, None] for tensor in self._top)
-                    top = TopLogits(ids=ids.astype(np.int32), values=values)
-                rows = self._feed.rows(self._plan, self._batch, top, self._broken.numpy())
-                self._result = StepResult(self._plan.step, rows, seconds)
+                self._result = StepResult(self._plan.step, self._row_results(), seconds)
             return self._result
+
+    def _row_results(self) -> tuple[RowResult, ...]:
+        runner, plan, batch = self._runner, self._plan, self._batch
+        results = runner.non_finite_rows(plan, batch, np.flatnonzero(self._broken.numpy()))
+        if self._told is not None:
+            tokens, peaks = (each.numpy() for each in self._told)
+            drawn = runner.sampler.drawn(self._rows, tokens, peaks)
+            for row, result in zip(batch.sample_rows.tolist(), drawn, strict=True):
+                results.setdefault(row, result)
+        return tuple(results.get(index, RowResult()) for index in range(batch.num_rows))
 
 
 class _Clock:
@@ -182,16 +161,8 @@ class _Clock:
         return milliseconds / 1000
 
 
-def _on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that is there once all that is enqueued by then has run."""
-    if tensor.device.type == "cpu":
-        return tensor
-    host = torch.empty_like(tensor, device="cpu", pin_memory=True)
-    return host.copy_(tensor, non_blocking=True)
-
-
 def _with_any_token(plan: StepPlan) -> StepPlan:
     """``plan`` with a token that exists in every open row: what is written there on the device may be copied before."""
     any_token = np.zeros(1, np.int32)
-    rows = (row if row.token_from is None else dataclasses.replace(row, tokens=any_token) for row in plan.rows)
+    rows = (row if row.token_from is None else msgspec.structs.replace(row, tokens=any_token) for row in plan.rows)
     return dataclasses.replace(plan, rows=tuple(rows))

@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from radixserve.cache.token_key import TOKEN_BYTES, decode_tokens
 from radixserve.errors import MatcherFailed
 from radixserve.messages import FinishReason, TokenLogprob
 from radixserve.scheduler.request import Ending, Follow, Request
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(msgspec.Struct, frozen=True):
     """News of one request: tokens of its output, or that it ended (its ``finish_reason`` is set then).
 
     ``shared``: of all its samples, which had not parted yet. ``forced``: nobody drew these tokens, they had to follow.
@@ -60,6 +61,8 @@ class OutputLog:
     def take(self) -> list[Update]:
         """All news since the last call, in order."""
         updates, self.updates = self.updates, []
+        for update in updates:
+            update.request.untold = 0
         return updates
 
     def ended(self, request: Request) -> None:
@@ -101,6 +104,7 @@ class OutputLog:
         self._stats.generated_tokens += count * len(tokens)
         if request.first_token_at is None:
             request.first_token_at = time.monotonic()
+        request.untold += len(tokens)
         self.updates.append(Update(request, tokens, logprobs, shared=not request.forked, forced=forced))
 
     def _continue(self, request: Request, ask: Callable[[], Follow]) -> None:

@@ -1,7 +1,8 @@
 """What the scheduler hands to the runner for one step, and what it gets back.
 
 Both sides are frozen and hold copies: nothing in a plan aliases the scheduler's live state, so a plan may be read late,
-on another thread or in another process.
+on another thread or in another process. Rows are msgspec structs, because there is one for each request and step, and a frozen dataclass
+takes ten times as long to make.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -20,15 +22,15 @@ UNKNOWN = -1
 """Stands for a token that a step in flight will draw."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PlanRow:
+class PlanRow(msgspec.Struct, frozen=True, eq=False):
     """The share of one request in one step: ``len(tokens)`` consecutive tokens to extend by.
 
     ``start``
         position of ``tokens[0]``; KV of positions ``[0, start)`` is in place when the step's layer has
         written its own K and V (some of it may be written by other rows of this very step).
     ``table``
-        int32[ceil((start + len(tokens)) / block_size)]: the block table, a snapshot.
+        int32[ceil((start + len(tokens)) / block_size)]: the block table, a snapshot that nobody writes to. Plans of one request have the
+        same array for as long as it is the same table.
     ``num_samples``
         how many tokens to draw from the logits of the last token: 0 (a prefill chunk that does not end the
         prompt), 1, or ``n`` when parallel samples fork here. Sample ``i`` has index ``first_sample + i``.
@@ -85,7 +87,7 @@ class StepPlan:
     @property
     def num_tokens(self) -> int:
         """Tokens computed by this step."""
-        return sum(len(row.tokens) for row in self.rows)
+        return sum([len(row.tokens) for row in self.rows])
 
     @property
     def is_open(self) -> bool:
@@ -108,17 +110,17 @@ def _filled(row: PlanRow, before: StepResult) -> PlanRow:
     step, index = row.token_from
     assert step == before.step, f"a token of step {step} is looked for in step {before.step}"
     [token] = before.rows[index].token_ids
-    return dataclasses.replace(row, tokens=np.array([token], np.int32), token_from=None)
+    return msgspec.structs.replace(row, tokens=np.array([token], np.int32), token_from=None)
 
 
-@dataclass(frozen=True, slots=True)
-class RowResult:
+class RowResult(msgspec.Struct, frozen=True, eq=False):
     """What one row brought: drawn tokens with their logprobs, prompt logprobs, or an error that is its alone.
 
     ``logprobs`` is empty unless ``sampling.logprobs`` asks for them; ``prompt_logprobs`` and ``forced_logprobs`` have one
     entry per wanted target.
     ``states``: the wanted hidden states, float64 [n, hidden]. ``error`` is set when the row's logits were not finite, or
     its constraint failed; then nothing was drawn. ``error_param``: the field of the request that led to it, if one did.
+    Equal where all but the states are.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -126,8 +128,29 @@ class RowResult:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     error: str | None = None
     forced_logprobs: tuple[TokenLogprob, ...] = ()
-    states: npt.NDArray[np.float64] | None = field(default=None, compare=False)
+    states: npt.NDArray[np.float64] | None = None
     error_param: str | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RowResult) and self._compared == other._compared
+
+    def __ne__(self, other: object) -> bool:
+        # Not derived from `__eq__` here: a struct has one of its own, by identity.
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self._compared)
+
+    @property
+    def _compared(self) -> tuple[object, ...]:
+        return (
+            self.token_ids,
+            self.logprobs,
+            self.prompt_logprobs,
+            self.error,
+            self.forced_logprobs,
+            self.error_param,
+        )
 
 
 @dataclass(frozen=True, slots=True)

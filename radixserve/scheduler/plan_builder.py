@@ -8,12 +8,13 @@ import numpy as np
 
 from radixserve.cache.lease import Lease
 from radixserve.cache.prefix_cache import PrefixCache
-from radixserve.cache.token_key import TOKEN_BYTES, decode_tokens
+from radixserve.cache.token_key import TOKEN_BYTES, decode_token, decode_tokens
 from radixserve.scheduler.budget import chunk_end
 from radixserve.scheduler.plan import UNKNOWN, Int32Array, PlanRow, StepPlan
 from radixserve.scheduler.request import Request
 
 _ONE_UNKNOWN = np.array([UNKNOWN], np.int32)
+_NO_COPIES = np.empty((0, 2), np.int32)
 
 
 class PlanBuilder:
@@ -51,10 +52,11 @@ class PlanBuilder:
         copy = cache.take_copy(lease, self.step)
         if copy is not None:
             self._copies.append(copy)
-        # A block with a token that nobody knows yet stays private.
-        cache.publish(lease, request.key, min(end, request.num_tokens), self.step)
+        # A block with a token that nobody knows yet stays private, and so does one that may turn out to lie beyond a stop string.
+        cache.publish(lease, request.key, min(end, request.num_tokens - request.untold), self.step)
         request.count_cached(start)
-        request.frontier = max(request.frontier, end)
+        if end > request.frontier:
+            request.frontier = end
         request.num_computed = end
         request.in_flight += 1
         if request.started_step is None:
@@ -71,7 +73,8 @@ class PlanBuilder:
 
     def build(self) -> StepPlan:
         """The finished plan."""
-        return StepPlan(self.step, tuple(self._rows), np.array(self._copies, np.int32).reshape(-1, 2))
+        copies = np.array(self._copies, np.int32).reshape(-1, 2) if self._copies else _NO_COPIES
+        return StepPlan(self.step, tuple(self._rows), copies)
 
     def _place(self, request: Request, grant: int, cut: bool) -> int:
         """Lease what is held, or move an existing lease on to it, and return where the row ends.
@@ -116,7 +119,7 @@ class PlanBuilder:
             return self._cut(request, lease, start, grant)
         end = min(start + grant, request.num_tokens + request.awaits)
         missing = self._cache.missing_blocks(lease, end)
-        return end if missing <= self._cache.secure(missing) else start
+        return end if not missing or missing <= self._cache.secure(missing) else start
 
     def _cut(self, request: Request, lease: Lease, start: int, grant: int) -> int:
         size = self._cache.block_size
@@ -133,32 +136,43 @@ class PlanBuilder:
         known = start < request.num_tokens
         complete = end == request.num_tokens + request.awaits and request.draws
         num_samples = (1 if request.forked else sampling.n) if complete else 0
-        # A step in flight may be about to bring those before its own end.
-        first, targets = max(request.logprob_next - 1, start), None
-        last = min(end, request.num_prompt - 1)
-        if request.wants_prompt_logprobs and first < last:
-            targets = decode_tokens(request.key[(first + 1) * TOKEN_BYTES : (last + 1) * TOKEN_BYTES])
+        if not known:
+            tokens = _ONE_UNKNOWN.copy()
+        elif end - start == 1:
+            tokens = np.array([decode_token(request.key, start)], np.int32)
+        else:
+            tokens = decode_tokens(request.key[start * TOKEN_BYTES : end * TOKEN_BYTES])
+        first, targets = _prompt_targets(request, start, end)
         forced_start, forced_targets = _forced_targets(request, end)
         return PlanRow(
             rid=request.rid,
             start=start,
-            tokens=decode_tokens(request.key[start * TOKEN_BYTES : end * TOKEN_BYTES])
-            if known
-            else _ONE_UNKNOWN.copy(),
-            table=np.array(lease.table[: self._cache.blocks_for(end)], np.int32),
+            tokens=tokens,
+            table=lease.snapshot(self._cache.blocks_for(end)),
             sampling=sampling,
             seed=request.seed,
             num_prompt=request.num_prompt + request.num_repeated,
             num_samples=num_samples,
             first_sample=request.sample_index,
             history=decode_tokens(request.key) if num_samples and sampling.needs_history else None,
-            prompt_logprob_start=first if targets is not None else 0,
+            prompt_logprob_start=first,
             prompt_logprob_targets=targets,
             forced_start=forced_start,
             forced_targets=forced_targets,
             states_from=None if request.pool is None else request.pool.start_in(start, end),
             token_from=None if known else request.last_row,
         )
+
+
+def _prompt_targets(request: Request, start: int, end: int) -> tuple[int, Int32Array | None]:
+    """The prompt tokens whose logprobs a row can give, and the position before the first of them."""
+    if not request.wants_prompt_logprobs:
+        return 0, None
+    # A step in flight may be about to bring those before its own end.
+    first, last = max(request.logprob_next - 1, start), min(end, request.num_prompt - 1)
+    if first >= last:
+        return 0, None
+    return first, decode_tokens(request.key[(first + 1) * TOKEN_BYTES : (last + 1) * TOKEN_BYTES])
 
 
 def _forced_targets(request: Request, end: int) -> tuple[int, Int32Array | None]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from radixserve.cache.namespace import Namespace
-from radixserve.cache.token_key import Key, encode_tokens, key_length
+from radixserve.cache.token_key import Key, encode_token, encode_tokens, key_length
 from radixserve.messages import FinishReason, Pooling, SamplingParams, Timings, TokenLogprob
 from radixserve.scheduler.pooling import Pool
 
@@ -94,9 +94,9 @@ class Request:
 
     ``num_computed`` chases ``num_tokens``: there is no prefill and no decode phase. ``num_computed`` counts tokens
     whose KV is in place once all planned steps have run. ``awaits``: steps in flight that will draw a token of it, which nobody knows
-    yet; ``num_tokens`` does not count it, ``num_computed`` does where a step after that one computes it already. ``last_row``: the
-    (step, index of the row) that it was last planned in. ``arrival`` orders requests and survives preemption;
-    ``order`` tells samples of one arrival apart.
+    yet; ``num_tokens`` does not count it, ``num_computed`` does where a step after that one computes it already. ``untold``: its last
+    tokens of which nobody has taken the news, which may be a reason to end it before them. ``last_row``: the (step, index of the row)
+    that it was last planned in. ``arrival`` orders requests and survives preemption; ``order`` tells samples of one arrival apart.
     ``frontier``: positions below it were once counted as cached or computed. ``error_param``: the field of the request that an
     ``error`` is owed to; None for the engine's own failures.
     ``continuation`` says which tokens must follow those that are drawn. ``forced``: such tokens that were not appended yet (they
@@ -145,6 +145,7 @@ class Request:
         "state",
         "stop_reason",
         "unscored",
+        "untold",
     )
 
     def __init__(
@@ -178,6 +179,7 @@ class Request:
         self.lease: Lease | None = None
         self.in_flight = 0
         self.awaits = 0
+        self.untold = 0
         self.last_row = (0, 0)
         self.aborted = False
         self.frontier = 0
@@ -270,13 +272,14 @@ class Request:
 
     def append(self, *tokens: int) -> None:
         """Tokens were drawn, or must follow one that was."""
-        self.key += encode_tokens(tokens)
+        self.key += encode_token(tokens[0]) if len(tokens) == 1 else encode_tokens(tokens)
         self.num_tokens += len(tokens)
 
     def count_cached(self, upto: int) -> None:
         """Positions below ``upto`` are in place without this request having computed them."""
-        self.group.cached_tokens += max(0, min(upto, self.num_prompt) - self.frontier)
-        self.frontier = max(self.frontier, upto)
+        if upto > self.frontier:
+            self.group.cached_tokens += max(0, min(upto, self.num_prompt) - self.frontier)
+            self.frontier = upto
 
     def sample(self, index: int) -> Request:
         """Parallel sample ``index`` of this request: the same tokens, nothing drawn, nothing leased."""

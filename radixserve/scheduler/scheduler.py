@@ -78,7 +78,8 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a validated request."""
         assert request.rid not in self.requests, "request ids are unique while they live"
-        request.namespace = self.cache.namespace_of(request.namespace, request.rid)
+        # Not by its rid, which another request may have as soon as this one has ended.
+        request.namespace = self.cache.namespace_of(request.namespace, str(self._arrivals))
         request.arrival = self._arrivals
         request.queued_step = self.step
         self._arrivals += 1
@@ -127,10 +128,10 @@ class Scheduler:
         if request.in_flight == 0:
             self._planner.release(request)
         else:
-            # A step in flight may compute a token that nobody will know, or the one that ends the output, which without
-            # overlap nobody would have computed.
-            known = request.num_tokens - (reason is FinishReason.STOP)
-            request.num_computed = min(request.num_computed, known)
+            # A step in flight may compute a token that nobody will know, or those that end the output, which without overlap
+            # nobody would have computed.
+            wanted = self._in_flight.start_of(request) if reason is FinishReason.STOP else request.num_tokens
+            request.num_computed = min(request.num_computed, wanted)
         self._output.ended(request)
 
     # ---------------------------------------------------------------- plan
@@ -163,7 +164,8 @@ class Scheduler:
         if not result.sound:
             rows = zip(result.rows, flight.requests, strict=True)
             self._in_flight.void_later(keep=[request for outcome, request in rows if outcome.error is not None])
-        if result.seconds > 0:
+        # Nobody else asks what a step will take.
+        if result.seconds > 0 and self.config.itl_target_ms is not None:
             self.cost.observe(*step_work(plan), result.seconds)
         for row, outcome, request in zip(plan.rows, result.rows, flight.requests, strict=True):
             if outcome.error is not None:
@@ -177,9 +179,10 @@ class Scheduler:
                 self._take(request, row, outcome)
 
     def _take(self, request: Request, row: PlanRow, outcome: RowResult) -> None:
+        end = row.end
         if request.lease is not None:
             # What a later step computes is not in place yet.
-            self.cache.settle(request.lease, request.key, min(row.end, request.num_computed))
+            self.cache.settle(request.lease, request.key, min(end, request.num_computed))
         if outcome.prompt_logprobs:
             request.group.prompt_logprobs += outcome.prompt_logprobs
             request.logprob_next += len(outcome.prompt_logprobs)
@@ -187,7 +190,7 @@ class Scheduler:
             request.pool.add(outcome.states)
         if request.unscored and outcome.forced_logprobs:
             self._output.score(request, outcome.forced_logprobs)
-        if row.end < request.num_tokens:
+        if end < request.num_tokens:
             return
         if request.ending is not None and not request.forced:
             self.finish(request, request.ending.reason, request.ending.stop_reason)

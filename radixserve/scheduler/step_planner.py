@@ -106,8 +106,8 @@ class StepPlanner:
             self._plan_rows(builder, decodes, admits=True)
 
     def _plan_batch(self, builder: PlanBuilder) -> None:
-        preempted = self._secure_decodes()
-        self._plan_rows(builder, self._decodes(), admits=not preempted)
+        decodes, preempted = self._secure_decodes()
+        self._plan_rows(builder, decodes, admits=not preempted)
         if not builder.requests and self.running:
             # Every running request needs blocks and none can have any: the last in line gives way, the others go on.
             self._give_way()
@@ -126,6 +126,8 @@ class StepPlanner:
         for request in decodes:
             builder.extend(request, 1)
         extends = [request for request in self.running if request.remaining > 1 or request.lease is None]
+        if not extends and not len(self._waiting):
+            return
         forecast = StepForecast(self._cache)
         for request in extends:
             forecast.accept(request, forecast.look(request))
@@ -151,17 +153,18 @@ class StepPlanner:
             if request.lease is not None
         )
 
-    def _secure_decodes(self) -> bool:
+    def _secure_decodes(self) -> tuple[list[Request], bool]:
         """Preempt until every decode can have the block it needs, before any row is planned.
 
-        True if any was preempted.
+        Returns the decodes, and whether any was preempted.
         """
         preempted = False
         while True:
-            needed = self._missing(self._decodes())
+            decodes = self._decodes()
+            needed = self._missing(decodes)
             # Holds give way before anybody is preempted.
             if needed <= self._cache.secure(needed):
-                return preempted
+                return decodes, preempted
             self._give_way()
             preempted = True
 

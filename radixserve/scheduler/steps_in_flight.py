@@ -45,6 +45,16 @@ class StepsInFlight:
         self._flights.append(Flight(plan, builder.requests, builder.before))
         return plan
 
+    def start_of(self, request: Request) -> int:
+        """Where the first row of ``request`` in flight starts: so many tokens of it are in place."""
+        starts = (
+            row.start
+            for flight in self._flights
+            for row, its in zip(flight.plan.rows, flight.requests, strict=True)
+            if its is request
+        )
+        return next(starts)
+
     def collect(self, plan: StepPlan) -> Flight:
         """``plan`` has run: it is in flight no more, and its nodes are committed."""
         flight = self._oldest(plan)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench import gpu_check, gpu_modules, gpu_parity
+from bench import gpu_check, gpu_modules, gpu_scene
 from bench.gpu_bed import Bed
 from bench.gpu_check import MARK, NOT_RUN, TOTAL_SECONDS, Outcome, Worker, all_checks, exit_code, main, watch
 from bench.gpu_parity import MORE_PARITY, PARITY
@@ -136,7 +136,7 @@ def test_the_whole_of_it_on_a_cpu(tmp_path: Path, capfd: pytest.CaptureFixture[s
     report = json.loads(out.read_text())
     found = {check["name"]: check for check in report["checks"]}
     assert list(found) == list(all_checks())
-    only_there = {"modules", "graphs", "cascades", "largest_logits", "cascade", "deterministic_cost", "soft_cap",
+    only_there = {"modules", "graphs", "cascades", "cascade", "deterministic_cost", "soft_cap",
                   "half_precision", "float8_store"}  # fmt: skip
     assert {name: check["status"] for name, check in found.items()} == {
         name: "not here" if name in only_there else "passed" for name in found
@@ -159,7 +159,7 @@ def test_a_wrong_backend_is_found(check: str, monkeypatch: pytest.MonkeyPatch) -
         backend.forward = lambda *inputs: forward(*inputs) * (1 + 2e-3)
         return backend  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(gpu_parity, "create_attention", wrong)
+    monkeypatch.setattr(gpu_scene, "create_attention", wrong)
     with torch.inference_mode(), pytest.raises(AssertionError, match="largest error"):
         PARITY[check][1](HERE)
 

@@ -18,7 +18,9 @@ from radixserve.engine.assembly import assemble
 from radixserve.engine.core import EngineCore
 from radixserve.errors import ConfigError
 from radixserve.messages import SamplingParams
+from radixserve.native.library import NativeLibrary
 from radixserve.runtime.forward_batch import ForwardBatch
+from radixserve.runtime.native_runner import NativeModelRunner
 from radixserve.runtime.plan_runner import PlanRunner
 from radixserve.scheduler.plan import PlanRow, StepPlan
 from tests.native_kernels import needs_native
@@ -131,16 +133,22 @@ def test_steps_that_overlap_are_not_timed() -> None:
     assert refused.value.field == "overlap"
 
 
-def test_nothing_stays_timed() -> None:
-    engine = core("torch")
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_nothing_stays_timed(kernels: str) -> None:
+    engine = core(kernels)
     runner = engine._runner
     assert isinstance(runner, PlanRunner)
-    before = [set(vars(thing)) for thing in (engine, engine.scheduler, runner)], ForwardBatch.__dict__["from_plan"]
+    things: list[object] = [engine, engine.scheduler, runner]
+    library = None
+    if isinstance(runner, NativeModelRunner):
+        library = NativeLibrary.load()
+        things += [runner.decoder, library]
+    before = [set(vars(thing)) for thing in things], ForwardBatch.__dict__["from_plan"]
     timer = PartTimer()
-    with timer.watching(engine, runner, None):
-        assert set(vars(engine)) != before[0][0]
+    with timer.watching(engine, runner, library):
+        assert all(set(vars(thing)) != names for thing, names in zip(things, before[0], strict=True))
         assert ForwardBatch.__dict__["from_plan"] is not before[1]
-    after = [set(vars(thing)) for thing in (engine, engine.scheduler, runner)], ForwardBatch.__dict__["from_plan"]
+    after = [set(vars(thing)) for thing in things], ForwardBatch.__dict__["from_plan"]
     assert after == before
 
 

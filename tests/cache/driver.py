@@ -228,8 +228,9 @@ class Driver:
             assert twin // self.size * self.size > held, "blocks stay private only where the tree has their tokens"
         start, job.computed = job.computed, end
         self.check()
-        table = tuple(lease.table[: cache.blocks_for(end)])
-        return FakeRow(job.namespace.tree, start, tuple(job.tokens[:end]), table)
+        table = lease.snapshot(cache.blocks_for(end)).tolist()
+        assert table == lease.table[: cache.blocks_for(end)]
+        return FakeRow(job.namespace.tree, start, tuple(job.tokens[:end]), tuple(table))
 
     def _make_room(self, lease: Lease, end: int) -> bool:
         """Extend the table, evicting exactly what is missing; False, with nothing changed, if the pool cannot."""

@@ -6,7 +6,15 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from radixserve.cache.token_key import common_tokens, decode_tokens, encode_tokens, key_length, key_slice
+from radixserve.cache.token_key import (
+    common_tokens,
+    decode_token,
+    decode_tokens,
+    encode_token,
+    encode_tokens,
+    key_length,
+    key_slice,
+)
 from tests.cache.oracle import common_prefix
 
 TOKENS = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 2**31 - 1)), max_size=40)
@@ -23,6 +31,8 @@ def test_a_key_holds_its_tokens(tokens: list[int]) -> None:
     for dtype in (np.int32, np.int64, np.uint32):
         assert encode_tokens(np.array(tokens, dtype)) == key
     assert encode_tokens(iter(tokens)) == key
+    assert b"".join(map(encode_token, tokens)) == key
+    assert [decode_token(key, position) for position in range(len(tokens))] == tokens
 
 
 @PROPERTY

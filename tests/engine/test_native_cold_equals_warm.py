@@ -16,9 +16,9 @@ from radixserve.model.config import Architecture
 from radixserve.model.loader import LoadedModel
 from radixserve.native.library import Isa, NativeLibrary
 from radixserve.runtime.block_store import BlockStore
-from radixserve.runtime.forward_batch import ForwardBatch
 from radixserve.runtime.native_decoder import NativeDecoder, NativeHidden
 from radixserve.runtime.native_runner import NativeModelRunner
+from radixserve.runtime.native_step import NativeStep
 from radixserve.runtime.plan_runner import PlanRunner, RunnableModel
 from radixserve.runtime.top_logits import TopLogits
 from tests.engine.schedules import Bench, random_schedule
@@ -168,13 +168,13 @@ def test_smollm2_long(smollm2: LoadedModel, dtype: torch.dtype, isa: Isa) -> Non
 
 def isa_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another family of kernels serves larger batches."""
-    forward = NativeDecoder.forward
+    run = NativeDecoder.run
 
-    def faulty(self: NativeDecoder, batch: ForwardBatch) -> NativeHidden:
-        self.library.set_isa("generic" if batch.num_tokens > 20 else BEST_ISA)
-        return forward(self, batch)
+    def faulty(self: NativeDecoder, step: NativeStep) -> NativeHidden:
+        self.library.set_isa("generic" if step.num_tokens > 20 else BEST_ISA)
+        return run(self, step)
 
-    monkeypatch.setattr(NativeDecoder, "forward", faulty)
+    monkeypatch.setattr(NativeDecoder, "run", faulty)
 
 
 def copies_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

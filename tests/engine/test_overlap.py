@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -16,13 +16,14 @@ from hypothesis import given
 from radixserve.cache.namespace import Namespace
 from radixserve.cache.token_key import TOKEN_BYTES, encode_tokens
 from radixserve.config import EngineConfig, SchedulerConfig
+from radixserve.engine.client import CacheNode
 from radixserve.engine.core import EngineCore
 from radixserve.engine.step_line import LaunchedStep, StepLine
 from radixserve.messages import FinishReason, GenerationOutput, SamplingParams
 from radixserve.runtime.plan_runner import PlanRunner
 from radixserve.runtime.step_runner import Runner
 from radixserve.runtime.token_choice import Choices
-from radixserve.runtime.token_feed import TokenFeed, _DeviceStep
+from radixserve.runtime.token_feed import TokenFeed
 from radixserve.scheduler.plan import StepPlan, StepResult
 from tests.engine.schedules import Bench, Schedule, random_schedule
 from tests.engine.test_cold_equals_warm import SEEDS, thorough
@@ -49,8 +50,11 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> list[StepPlan]:
     return plans
 
 
-def overlapped(seed: int, bench: Bench, *, greedy: bool = False, max_prompt: int = 60) -> Schedule:
-    """A schedule with overlap, in which few wait for their tokens and many outputs end before their limit."""
+def overlapped(seed: int, bench: Bench, *, plain: bool = False, max_prompt: int = 60) -> Schedule:
+    """A schedule with overlap, in which few wait for their tokens and many outputs end before their limit.
+
+    ``plain``: the host draws for none of them.
+    """
     schedule = random_schedule(seed, bench, max_prompt=max_prompt, max_output=14)
     rng = random.Random(seed)
     arrivals = []
@@ -60,8 +64,8 @@ def overlapped(seed: int, bench: Bench, *, greedy: bool = False, max_prompt: int
             changes["repetition_penalty"] = 1.0
         if rng.random() < 0.6:
             changes |= {"stop": STOPS, "min_tokens": min(arrival.sampling.max_tokens or 0, rng.randint(0, 3))}
-        if greedy:
-            changes |= {"temperature": 0.0, "logprobs": None, "prompt_logprobs": None, "min_tokens": 0}
+        if plain:
+            changes |= {"logprobs": None, "prompt_logprobs": None, "min_tokens": 0, "repetition_penalty": 1.0}
         arrivals.append(dataclasses.replace(arrival, sampling=msgspec.structs.replace(arrival.sampling, **changes)))
     scheduler = dataclasses.replace(schedule.scheduler, overlap="on")
     return dataclasses.replace(schedule, arrivals=tuple(arrivals), scheduler=scheduler)
@@ -110,25 +114,23 @@ def test_the_native_path(ahead: list[StepPlan], block_size: int) -> None:
     assert sum(plan.is_open for plan in ahead) > 25
 
 
-def test_tokens_that_never_leave_the_device(ahead: list[StepPlan], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Greedy steps are fed from one to the next; a step with a drawn row in between waits for it."""
-    bench = Bench(tiny_decoder("llama", torch.float32), 16, 1500 // 16, serve=TokenFeed)
-    fed = 0
-    write = _DeviceStep.write_tokens
+def test_tokens_that_never_leave_the_device(ahead: list[StepPlan]) -> None:
+    """Steps are fed from one to the next, greedy rows and drawn ones; one with a row that the host draws in between waits for it."""
+    feeds: list[TokenFeed] = []
 
-    def counting(self: _DeviceStep, *args: object) -> None:
-        nonlocal fed
-        fed += 1
-        write(self, *args)  # type: ignore[arg-type]
+    def serve(runner: PlanRunner) -> Runner:
+        feeds.append(TokenFeed(runner))
+        return feeds[-1]
 
-    monkeypatch.setattr(_DeviceStep, "write_tokens", counting)
+    bench = Bench(tiny_decoder("llama", torch.float32), 16, 1500 // 16, serve=serve)
 
     @thorough(6)
     @given(seed=SEEDS)
     def run(seed: int) -> None:
-        check(bench, overlapped(seed, bench, greedy=seed % 4 != 0))
+        check(bench, overlapped(seed, bench, plain=seed % 4 != 0))
 
     run()
+    fed = sum(feed.fed for feed in feeds)
     assert fed > 20 and sum(plan.is_open for plan in ahead) > fed
 
 
@@ -240,6 +242,82 @@ def test_the_token_after_a_stop_string_is_nobodys() -> None:
     core.close()
 
 
+def test_nor_is_one_that_a_stop_string_is_found_in_after_the_next_step_was_launched() -> None:
+    """A row that waits for its tokens goes on before their text is looked at; in blocks of one token each would be shared at once."""
+    sampling = msgspec.structs.replace(greedy(12), repetition_penalty=1.2, stop=("~e",))
+    outputs, held, blocks = [], [], []
+    choices: tuple[Literal["off", "on"], ...] = ("off", "on")
+    for overlap in choices:
+        bench = Bench(tiny_decoder("llama", torch.float32), 1, 64)
+        core = bench.core(SchedulerConfig(overlap=overlap), 64)
+        core.add("a", [5, 6, 7], sampling)
+        outputs.append(run_one(core))
+        whole = encode_tokens([5, 6, 7, *outputs[-1].token_ids])
+        held.append(core.cache.match(Namespace("model", "", b""), whole, len(whole) // TOKEN_BYTES).total)
+        blocks.append(core.cache.tree.num_blocks)
+        assert core.cache.tree.num_nodes == 1, "what was private until its text was known is no node of its own"
+        core.close()
+    assert account(outputs[0]) == account(outputs[1]) and outputs[0].stop_reason == "~e"
+    assert held == blocks == [3 + len(outputs[0].token_ids) - 1] * 2
+
+
+def test_a_name_that_is_used_again_shares_nothing_where_nothing_is_shared() -> None:
+    """The request that had it before has ended, but a step in flight still has a row of it."""
+    bench = Bench(tiny_decoder("llama", torch.float32), 4, 64)
+    core = bench.core(SchedulerConfig(overlap="on"), 64, prefix_cache="off")
+    prompt = list(range(1, 40))
+    core.add("a", prompt, msgspec.structs.replace(greedy(9), stop=STOPS))
+    outputs: list[GenerationOutput] = []
+    while core.has_work or core.has_news:
+        for chunk in core.step():
+            if chunk.output is not None:
+                outputs.append(chunk.output)
+                if len(outputs) == 1:
+                    assert core.has_work, "a step has a row of it"
+                    core.add("a", prompt, greedy(9))
+    assert [output.finish_reason for output in outputs] == [FinishReason.STOP, FinishReason.LENGTH]
+    assert [output.cached_tokens for output in outputs] == [0, 0]
+    core.close()
+
+
+def one_by_one(core: EngineCore, schedule: Schedule) -> list[object]:
+    """What is told of each request, its hits and misses included, and what can be found in the cache after it."""
+    told: list[object] = []
+    for index, arrival in enumerate(schedule.arrivals):
+        core.add(str(index), list(arrival.prompt), arrival.sampling, explain=True)
+        output = run_one(core)
+        told.append((account(output), output.cached_tokens, leaves(core)))
+    core.close()
+    return told
+
+
+def leaves(core: EngineCore) -> list[list[int]]:
+    """The token ids of every path in the tree."""
+    found: list[list[int]] = []
+
+    def walk(nodes: Sequence[CacheNode], path: list[int]) -> None:
+        for node in nodes:
+            here = path + node.token_ids
+            walk(node.children, here)
+            if not node.children:
+                found.append(here)
+
+    walk(core.cache_view(None, max_nodes=10_000, max_tokens=10_000).nodes, [])
+    return sorted(found)
+
+
+@pytest.mark.parametrize("serve", [lambda runner: runner, TokenFeed], ids=["executed", "fed"])
+def test_one_after_the_other_even_the_cache_is_the_same(serve: Callable[[PlanRunner], Runner]) -> None:
+    """To the token, in blocks of one; in a pool that is never full, since there the row after an end may take a block."""
+    bench = Bench(tiny_decoder("llama", torch.float32), 1, 900, serve=serve)
+    plain = Bench(bench.model, 1, 900)
+    for seed in (1, 15, 23):
+        schedule = overlapped(seed, bench, plain=seed == 1)
+        scheduler = dataclasses.replace(schedule.scheduler, watermark=0.0)
+        found = one_by_one(bench.core(scheduler, 900), schedule)
+        assert found == one_by_one(plain.core(dataclasses.replace(scheduler, overlap="off"), 900), schedule)
+
+
 def run_one(core: EngineCore) -> GenerationOutput:
     found = []
     while core.has_work or core.has_news:
@@ -265,56 +343,3 @@ def test_auto_is_for_a_gpu() -> None:
         for device in ("cpu", "cuda")
     }
     assert found == {"cpu": "off", "cuda": "on"}
-
-
-# ---------------------------------------------------------------- tokens on the device
-
-
-class Fixed:
-    """Hidden states whose logits are given."""
-
-    def __init__(self, logits: np.ndarray) -> None:
-        self.values = torch.from_numpy(logits.astype(np.float32))
-
-    def logits(self, tokens: np.ndarray) -> torch.Tensor:
-        return self.values[torch.from_numpy(tokens)]
-
-
-def test_the_largest_logit_is_the_lowest_of_equals() -> None:
-    bench = Bench(tiny_decoder("llama", torch.float32), 16, 8)
-    feed = TokenFeed(bench.runner)
-    bench.runner.logits_rows = 2
-    rng = np.random.default_rng(0)
-    logits = rng.integers(-3, 3, (7, 50)).astype(np.float32)
-    logits[2, 5] = np.nan
-    logits[3] = -np.inf
-    logits[4, [7, 9]] = np.inf
-    tokens = np.arange(7)
-    peaks, ids = feed.greedy(Fixed(logits), tokens)  # type: ignore[arg-type]
-    for row in (0, 1, 4, 5, 6):
-        assert int(ids[row]) == int(logits[row].argmax()) and float(peaks[row]) == logits[row].max()
-    assert torch.isnan(peaks[2]) and 0 <= int(ids[2]) < 50
-    assert float(peaks[3]) == -np.inf
-
-
-def test_rows_that_are_not_finite_fail_as_they_do_on_the_host() -> None:
-    """A poisoned block under a greedy row: the same errors, whichever way the step goes."""
-    bench = Bench(tiny_decoder("llama", torch.float32), 16, 8)
-    results: list[Callable[[StepPlan], StepResult]] = [
-        bench.runner.execute,
-        lambda plan: TokenFeed(bench.runner).begin(plan, None, None).result(),
-    ]
-    found = []
-    for execute in results:
-        core = bench.core(SchedulerConfig(), 8)
-        for rid, tokens in (("a", [1, 2, 3]), ("b", [4, 5, 6, 7])):
-            core.add(rid, tokens, greedy(4))
-        plan = core.scheduler.schedule()
-        assert plan is not None
-        core.scheduler.update(plan, execute(plan))
-        decode = core.scheduler.schedule()
-        assert decode is not None
-        bench.runner.kv.poison(decode.rows[1].table)
-        found.append(execute(decode).rows)
-    assert found[0] == found[1]
-    assert found[0][0].error is None and found[0][1].error is not None

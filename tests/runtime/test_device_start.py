@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from radixserve.config import EngineConfig
 from radixserve.errors import ConfigError
 from radixserve.runtime import device_start
 from radixserve.runtime.device_start import SPARE_SHARE, StepLimits, decodes, largest_step, memory_for_kv, start
+from radixserve.runtime.kv_store import KVStore, create_kv_store
 from radixserve.runtime.model_runner import ModelRunner
 from tests.tiny_decoder import tiny_decoder
 
@@ -95,6 +97,20 @@ def test_a_spare_block_is_not_the_pools() -> None:
     runner.allocate(9, spare=True)
     assert runner.kv.num_blocks == 10
     assert runner.kv.keys(0).shape[0] == 10 and runner.kv.keys(0).dtype == torch.float32
+
+
+def test_there_are_never_two_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new one takes nearly all that is free, the old one included."""
+    runner = runner_of(StepLimits(8, 2, 64, 16))
+    old = weakref.ref(runner.kv)
+
+    def checked(*arguments: Any, **options: Any) -> KVStore:
+        assert old() is None
+        return create_kv_store(*arguments, **options)
+
+    monkeypatch.setattr("radixserve.runtime.model_runner.create_kv_store", checked)
+    runner.allocate(9)
+    assert runner.kv.num_blocks == 9
 
 
 @pytest.mark.parametrize(

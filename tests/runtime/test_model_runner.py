@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -62,7 +61,9 @@ def test_prompt_logprobs_in_slices(slice_bytes: int, monkeypatch: pytest.MonkeyP
 
 def test_prompt_logprobs_may_start_inside_the_row_and_draw_nothing() -> None:
     runner = fresh_runner()
-    row = dataclasses.replace(plan_row(TOKENS[:20], [0, 1], score=TOKENS[6:20], num_samples=0), prompt_logprob_start=5)
+    row = msgspec.structs.replace(
+        plan_row(TOKENS[:20], [0, 1], score=TOKENS[6:20], num_samples=0), prompt_logprob_start=5
+    )
     (result,) = runner.execute(StepPlan(0, (row,))).rows
     logprobs = all_logits(runner, [row])[0].double().log_softmax(-1)
     assert result.token_ids == ()

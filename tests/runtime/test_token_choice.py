@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import numpy as np
 import torch
 from hypothesis import given, settings
@@ -88,7 +87,7 @@ def test_what_settles_has_the_last_word() -> None:
 
 def test_an_error_is_the_rows_alone() -> None:
     logits = torch.from_numpy(np.stack([random_logits(7), random_logits(8)]))
-    rows = [make_row(SamplingParams(seed=1)), dataclasses.replace(make_row(SamplingParams(seed=1)), rid="other")]
+    rows = [make_row(SamplingParams(seed=1)), msgspec.structs.replace(make_row(SamplingParams(seed=1)), rid="other")]
     alone = Sampler(VOCAB, EOS).sample(rows[1:], logits[1:])
     first, second = Sampler(VOCAB, EOS).sample(
         rows, logits, {"r": TokenChoice(np.empty(0, np.intp), error="too complex")}

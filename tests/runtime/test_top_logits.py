@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -38,7 +37,7 @@ def row_of(sampling: SamplingParams, *, seed: int = 0, num_samples: int = 1, tab
     tokens = np.random.default_rng(seed).integers(0, 131, 5)
     row = plan_row(tokens, [table], rid=str(table), num_samples=num_samples)
     history = row.tokens if sampling.needs_history else None
-    return dataclasses.replace(row, sampling=sampling, seed=seed, history=history)
+    return msgspec.structs.replace(row, sampling=sampling, seed=seed, history=history)
 
 
 @pytest.mark.parametrize(("sampling", "count"), list(zip(SHORT, (1, 1, 7, MOST_CANDIDATES), strict=True)))

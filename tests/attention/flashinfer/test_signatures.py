@@ -65,7 +65,7 @@ CALLS: list[tuple[Callable[..., Any], int, tuple[str, ...], tuple[str, ...]]] = 
         ("is_neox",),
         ("positions", "query", "key", "head_size", "cos_sin_cache"),
     ),
-    (flashinfer.top_k, 2, ("sorted", "deterministic", "tie_break"), ("input", "k")),
+    (flashinfer.top_k, 2, ("sorted", "deterministic"), ("input", "k")),
 ]  # fmt: skip
 
 
@@ -115,4 +115,3 @@ def test_defaults_that_are_not_ours() -> None:
     assert prefill["causal"].default is False
     assert prefill["q_data_type"].default == decode["q_data_type"].default == "float16"
     assert inspect.signature(inspect.unwrap(PREFILL.run)).parameters["lse_base"].default == "log2"
-    assert int(flashinfer.TopKTieBreak.SMALL) == 1
