@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench.gpu_modules import ESSENTIAL, module_names
@@ -70,9 +70,10 @@ def library_files(root: Path, *, sources: bool) -> Iterator[Path]:
             yield path
 
 
-def compiled_modules(cache: Path) -> dict[str, Path]:
-    """The shared objects under FlashInfer's cache, by the names of their modules."""
-    return {path.stem: path for path in sorted(cache.rglob("cached_ops/*/*.so")) if path.parent.name == path.stem}
+def compiled_modules(cache: Path, architecture: str, names: Collection[str]) -> dict[str, Path]:
+    """The shared objects of modules ``names`` under FlashInfer's cache, for ``architecture`` (``9.0a``)."""
+    paths = cache.rglob(f"{architecture.replace('.', '')}/cached_ops/*/*.so")
+    return {path.stem: path for path in sorted(paths) if path.parent.name == path.stem and path.stem in names}
 
 
 def gather(
@@ -80,7 +81,7 @@ def gather(
     *,
     library: Path,
     metadata: Path,
-    cache: Path,
+    modules: Mapping[str, Path],
     sources: bool,
     download: Callable[[Path], None],
 ) -> dict[str, int]:
@@ -93,7 +94,7 @@ def gather(
         for path in sorted(metadata.iterdir()):
             if path.is_file():
                 archive.add(path, f"{metadata.name}/{path.name}")
-    for name, path in compiled_modules(cache).items():
+    for name, path in modules.items():
         shutil.copyfile(path, folder / MODULES / f"{name}.so")
     download(folder / "wheels")
     files = {str(path.relative_to(folder)): _digest(path) for path in sorted(folder.rglob("*")) if path.is_file()}
@@ -168,17 +169,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # FlashInfer describes modules for an architecture, and here is no GPU to ask.
     os.environ.setdefault("FLASHINFER_CUDA_ARCH_LIST", options.arch)
     names = module_names()
+    carried = compiled_modules(options.cache, options.arch, names.values())
     distribution = importlib.metadata.distribution("flashinfer-python")
     metadata = Path(str(distribution.locate_file(f"flashinfer_python-{distribution.version}.dist-info")))
     sizes = gather(
         options.folder,
         library=Path(str(distribution.locate_file("flashinfer"))),
         metadata=metadata,
-        cache=options.cache,
+        modules=carried,
         sources=options.sources,
         download=lambda folder: download_wheels(folder, options.python),
     )
-    carried = compiled_modules(options.cache)
     missing = [name for name, own in names.items() if own not in carried]
     print(json.dumps({"bytes": sizes, "modules": len(carried), "not_compiled": missing}))
     if left := [name for name in ESSENTIAL if name in missing]:

@@ -3,7 +3,7 @@
     python bench/gpu_compile.py [--arch 8.0 9.0] [--modules page cascade ...] [--list] [--out FILE.json]
 
 Needs FlashInfer (`make test-contract` has it, in .venv-contract), ninja, a C++ compiler and nvcc 13: a CUDA toolkit in $CUDA_HOME, or the
-packages nvidia-cuda-nvcc, nvidia-nvvm, nvidia-cuda-crt, nvidia-cuda-runtime and nvidia-curand of one version of CUDA. Prefill
+packages nvidia-cuda-nvcc, nvidia-nvvm, nvidia-cuda-crt, nvidia-cuda-runtime and nvidia-cublas of one version of CUDA. Prefill
 modules take ten minutes and more of one core each. Objects lie where FlashInfer keeps what it compiles
 ($FLASHINFER_WORKSPACE_BASE), so a second run compiles only what is new.
 
@@ -46,14 +46,12 @@ def specs(architecture: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     from flashinfer.jit.norm import gen_norm_module
     from flashinfer.jit.page import gen_page_module
     from flashinfer.jit.rope import gen_rope_module
-    from flashinfer.jit.topk import gen_topk_module
 
     yield "cascade", gen_cascade_module
     yield "page", gen_page_module
     yield "silu_and_mul", lambda: gen_act_and_mul_module("silu")
     yield "norm", gen_norm_module
     yield "rope", gen_rope_module
-    yield "topk", gen_topk_module
     for dtype, kv_dtype in DTYPES:
         for head_dim in HEADS:
             for window, soft_cap in ((False, False), (True, False), (False, True)):

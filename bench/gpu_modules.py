@@ -15,7 +15,7 @@ from bench.gpu_compile import specs
 from radixserve.attention.flashinfer.backend import FlashInferAttention
 
 # What a step of the served model takes; short ones first. Prefill's FA3 is used where it is there, and never waited for.
-ESSENTIAL = ("page", "silu_and_mul", "norm", "rope", "topk", "cascade", "fa2_bfloat16_bfloat16_64")
+ESSENTIAL = ("page", "silu_and_mul", "norm", "rope", "cascade", "fa2_bfloat16_bfloat16_64")
 FA3 = "fa3_bfloat16_bfloat16_64"
 OF_CHECK = {
     "windows": ("fa2_bfloat16_bfloat16_64_window",),

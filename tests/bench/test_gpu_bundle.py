@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def installed(tmp_path: Path) -> Path:
         "cache/1.2/90a/cached_ops/page/page.so",
         "cache/1.2/90a/cached_ops/page/page.cuda.o",
         "cache/1.2/90a/cached_ops/half/half.cuda.o",
+        "cache/1.2/80/cached_ops/large/large.so",
     ):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +47,7 @@ def gathered(installed: Path, folder: Path) -> dict[str, int]:
         folder,
         library=installed / "flashinfer",
         metadata=installed / "flashinfer_python-1.2.dist-info",
-        cache=installed / "cache",
+        modules=compiled_modules(installed / "cache", "9.0a", ["page", "half", "large"]),
         sources=False,
         download=download,
     )
@@ -66,7 +68,9 @@ def test_what_arrives_is_what_was_gathered(installed: Path, tmp_path: Path) -> N
     folder, site = tmp_path / "bundle", tmp_path / "site"
     sizes = gathered(installed, folder)
     assert set(sizes) == {"wheels", "flashinfer.tar.xz", "modules"} and all(sizes.values())
-    assert list(compiled_modules(installed / "cache")) == ["page"], "what was not linked is no module"
+    compiled = functools.partial(compiled_modules, installed / "cache")
+    assert list(compiled("9.0a", ["page", "half"])) == ["page"], "what was not linked is no module"
+    assert not compiled("8.0", ["page"]) and not compiled("9.0a", ["norm"]), "of another architecture, or not needed"
     installs: list[tuple[Path, Path]] = []
     assert unpack(folder, site, lambda wheels, place: installs.append((wheels, place))) == ["page"]
     assert installs == [(folder / "wheels", site)]

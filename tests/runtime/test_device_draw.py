@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -144,20 +143,6 @@ def test_greedy_rows_alone_need_nothing_of_the_host(monkeypatch: pytest.MonkeyPa
     rows = [row(rng, 2, temperature=0.0) for _ in range(3)]
     logits = random_logits(3, 50, seed=4)
     assert results(rows, logits) == Sampler(50, ()).sample(rows, logits)
-
-
-def test_few_of_the_largest_come_from_flashinfer_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, object]] = []
-
-    def top_k(values: Any, count: int, **options: object) -> tuple[torch.Tensor, None]:
-        asked.append({"count": count, **options})
-        return values.real.topk(count, 1).values, None
-
-    monkeypatch.setattr(device_draw, "flashinfer", lambda: SimpleNamespace(top_k=top_k))
-    logits = random_logits(3, 90, seed=6)
-    there: Any = SimpleNamespace(shape=logits.shape, device=torch.device("cuda"), real=logits)
-    assert torch.equal(device_draw._largest(there, 64), logits.sort(1, descending=True).values[:, :64])
-    assert asked == [{"count": 64, "sorted": True, "deterministic": True}]
 
 
 def test_a_step_has_room_for_its_most_samples() -> None:

@@ -65,7 +65,6 @@ CALLS: list[tuple[Callable[..., Any], int, tuple[str, ...], tuple[str, ...]]] = 
         ("is_neox",),
         ("positions", "query", "key", "head_size", "cos_sin_cache"),
     ),
-    (flashinfer.top_k, 2, ("sorted", "deterministic"), ("input", "k")),
 ]  # fmt: skip
 
 
