@@ -79,7 +79,7 @@ test-long: $(READY)
 # FlashInfer alone, in an environment that sees the packages of the other: nobody else has to wait for 900 MB.
 CONTRACT := .venv-contract
 CONTRACT_TESTS := tests/attention tests/model/test_flashinfer_ops.py tests/model/test_tiles.py tests/engine/test_flashinfer_engine.py \
-	tests/runtime/test_device.py tests/runtime/test_device_start.py tests/runtime/test_device_top.py tests/runtime/test_decode_graphs.py
+	tests/runtime/test_device.py tests/runtime/test_device_start.py tests/runtime/test_device_draw.py tests/runtime/test_token_feed.py tests/runtime/test_decode_graphs.py
 PACKAGES := import sysconfig; path = sysconfig.get_path("purelib")
 
 $(CONTRACT)/.ready: $(READY)

@@ -64,6 +64,11 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert "://" in target or (document.parent / target).exists(), target
 
 
+def test_the_makefile_names_tests_that_exist() -> None:
+    named = re.findall(r"\btests/[\w/.]+", (ROOT / "Makefile").read_text())
+    assert named and not [name for name in named if not (ROOT / name).exists()]
+
+
 def test_every_dependency_is_explained_and_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
