@@ -34,7 +34,8 @@ class NativeBuffers:
 
     ``residual`` [tokens, hidden] is the float32 stream, ``delta`` what the last linear adds to it, ``stream`` both. The others of attention
     (``qkv``, ``q``, ``attended``) and of the feed-forward unit (``gate_up``, ``inner``) are never alive at once and share
-    memory; ``inner`` is written over the gate that it is made of.
+    memory. ``inner`` is the first half of ``gate_up``, which is only written where the gated unit is not computed in one pass, and then
+    over its own gate.
     """
 
     stream: torch.Tensor
