@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 _LISTEN = "0A"
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+# At rest is a machine that for so long was busy with less than this share of one core.
+_REST_S, _REST_SHARE = 0.3, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,19 @@ def busy_seconds(proc: Path = Path("/proc")) -> float:
     """CPU time that all of the machine has spent so far on anything but idling and waiting."""
     user, nice, system, _idle, _wait, *others = (int(field) for field in _lines(proc / "stat")[0].split()[1:9])
     return (user + nice + system + sum(others)) / _TICKS
+
+
+async def wait_for_rest(patience_s: float, busy: Callable[[], float] = busy_seconds) -> bool:
+    """Wait until nobody on this machine computes; False if somebody still does after ``patience_s``.
+
+    Servers may go on polling for a while after their last request, and take a core from whoever comes next.
+    """
+    for _ in range(max(1, round(patience_s / _REST_S))):
+        before = busy()
+        await asyncio.sleep(_REST_S)
+        if busy() - before < _REST_SHARE * _REST_S:
+            return True
+    return False
 
 
 def _stat(proc: Path, process: int) -> list[str] | None:

@@ -13,7 +13,7 @@ from radixserve.bench.ideal import Ideal, ideal_run, longest_context
 from radixserve.bench.machine import Limits, Machine, describe_machine
 from radixserve.bench.measures import Figures, Run, measure, medians
 from radixserve.bench.options import Note, ServeOptions
-from radixserve.bench.processes import busy_seconds, listener, usage_below
+from radixserve.bench.processes import busy_seconds, listener, usage_below, wait_for_rest
 from radixserve.bench.prose import Prose
 from radixserve.bench.results import created_now
 from radixserve.bench.servers import Server, discover, own_server
@@ -22,6 +22,7 @@ from radixserve.bench.workloads import LONG, Call, Scale, Text, Workload, build_
 from radixserve.model.text import load_text_model
 
 _WARM_UP_CALLS, _WARM_UP_PROMPT, _WARM_UP_OUTPUT = 4, 40, 8
+_PATIENCE_S = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ async def bench_serve(options: ServeOptions, limits: Limits | None, note: Note) 
                 first = number % len(servers)
                 for server in servers[first:] + servers[:first]:
                     note(f"round {number + 1}, {name} {workload.title}, {server.name}")
-                    run = await _run(workload, server, prose, options)
+                    run = await _run(workload, server, prose, options, note)
                     runs.setdefault((name, server.name), []).append(run)
     shapes = [build_workload(name, prose, options.seed, options.scale) for name in options.workloads]
     return ServeReport(
@@ -135,8 +136,11 @@ async def bench_serve(options: ServeOptions, limits: Limits | None, note: Note) 
     )
 
 
-async def _run(workload: Workload, server: Server, prose: Prose, options: ServeOptions) -> Run:
-    """One session, after a few requests that do not count."""
+async def _run(workload: Workload, server: Server, prose: Prose, options: ServeOptions, note: Note) -> Run:
+    """One session, once the machine is at rest, and after a few requests that do not count."""
+    process = listener(server.port)
+    if process is not None and not await wait_for_rest(_PATIENCE_S):
+        note("something else keeps this machine busy; foreign CPU tells how much")
     # Prompts that no other run has, and no workload.
     warm_up = build_workload(
         "W5", prose, -1 - options.seed, Scale(_WARM_UP_CALLS, _WARM_UP_OUTPUT, _WARM_UP_PROMPT / 512)
@@ -145,7 +149,6 @@ async def _run(workload: Workload, server: Server, prose: Prose, options: ServeO
     if workload.calls[0].schema is not None:
         call = Call((Text("JSON:", 0),), _WARM_UP_OUTPUT, schema=workload.calls[0].schema)
         await complete(server, call, "JSON:")
-    process = listener(server.port)
     before, busy, own = usage_below(process), busy_seconds(), time.process_time()
     session = await play(workload, server, prose=prose if options.token_ids else None)
     after = usage_below(process)
