@@ -1,8 +1,7 @@
 """The engine's own process: ``python -m radixserve.engine.process``, started by `radixserve.engine.socket_client`.
 
-Three threads matter. The *step loop* (`EngineLoop`) computes and never waits for a socket. The *input* thread decodes what comes
-and hands it to the loop. The *output* thread encodes what the steps bring: one message a step, or one for several steps where the
-client lags behind.
+Two threads matter. The *step loop* (`EngineLoop`) computes, and sends what a step brought in one message (`Outlet`); it never waits
+for a socket. The *input* thread decodes what comes and hands it to the loop.
 
 Options come as one line on standard input, which then stays open: when it ends, the parent is gone, and so is this process.
 """
@@ -45,63 +44,43 @@ _GC_THRESHOLDS = (50_000, 50, 1_000_000)
 
 
 class Outlet:
-    """Where the engine's reports leave; a `Receiver`. Any thread may put something in; one thread sends."""
+    """Where the engine's reports leave; a `Receiver`.
+
+    Any thread sends for itself, and none ever waits for the client: the socket keeps what the client has not taken. So the step
+    loop sends what a step brought before it plans the next one. The client then has the core that computes nothing meanwhile;
+    a thread that sent for the loop would get the interpreter only once the next step computes on both.
+    """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
         self._encoder = msgspec.msgpack.Encoder()
-        self._queue: queue.SimpleQueue[wire.Report | list[tuple[int, GenerationChunk]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="radixserve-output", daemon=True)
-        self._thread.start()
+        # A socket may be used by any thread, but by one at a time.
+        self._lock = threading.Lock()
 
     def put(self, report: wire.Report) -> None:
-        """Send ``report`` after all that was put before."""
-        self._queue.put(report)
+        """Send ``report`` after all that was put before; after `close` nobody is left to be told."""
+        with self._lock:
+            if not self._socket.closed:
+                self._socket.send(self._encoder.encode(report))
 
     def pieces(self, pieces: list[tuple[int, GenerationChunk]]) -> None:
         """All chunks of a step, each with its job's number."""
-        self._queue.put(pieces)
+        self.put(wire.Pieces([wire.Piece.of(number, chunk) for number, chunk in pieces]))
 
     def answered(self, number: int, value: Any) -> None:
         """The answer to a question."""
-        self._queue.put(wire.Answer(number, msgspec.Raw(msgspec.msgpack.encode(value))))
+        self.put(wire.Answer(number, msgspec.Raw(msgspec.msgpack.encode(value))))
 
     def refused(self, number: int, error: BaseException) -> None:
         """A submission was not queued, or a question raised."""
         if not isinstance(error, RadixServeError):
             logger.error("request %d raised", number, exc_info=error)
-        self._queue.put(wire.Refused(number, wire.pack_error(error)))
+        self.put(wire.Refused(number, wire.pack_error(error)))
 
     def close(self) -> None:
-        """Send what was put and close the socket."""
-        self._queue.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        waiting: list[wire.Report | list[tuple[int, GenerationChunk]] | None] = []
-        while True:
-            waiting.append(self._queue.get())
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    waiting.append(self._queue.get_nowait())
-            pieces: list[wire.Piece] = []
-            for item in waiting:
-                if isinstance(item, list):
-                    pieces += [wire.Piece.of(number, chunk) for number, chunk in item]
-                    continue
-                if pieces:
-                    self._send(wire.Pieces(pieces))
-                    pieces = []
-                if item is None:
-                    self._socket.close(linger=_LINGER_MS)
-                    return
-                self._send(item)
-            if pieces:
-                self._send(wire.Pieces(pieces))
-            waiting.clear()
-
-    def _send(self, report: wire.Report) -> None:
-        self._socket.send(self._encoder.encode(report))
+        """Close the socket once what was put has left, which may take as long as the last words may."""
+        with self._lock:
+            self._socket.close(linger=_LINGER_MS)
 
 
 class _Terminated(BaseException):

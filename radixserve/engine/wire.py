@@ -143,7 +143,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Pieces(msgspec.Struct, frozen=True, tag="pieces"):
-    """What one step brought, or several where the client lags behind."""
+    """What one step brought."""
 
     pieces: list[Piece]
 
