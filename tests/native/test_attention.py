@@ -214,3 +214,24 @@ def test_who_shares_nothing_walks_alone_unless_threads_would_wait(
     assert library.kv_traffic().tasks == tasks
     for row, request in enumerate(scene.requests):
         assert same_bits(scene.attend(library, q[row : row + 1], [request])[0], together[row])
+
+
+@pytest.mark.parametrize(
+    ("threads", "shared", "tasks", "read"), [(1, 3, 2, 3 + 8 * 12), (2, 3, 16, 8 * 15), (2, 8, 2, 8 + 8 * 7)]
+)
+def test_a_group_that_keeps_a_thread_waiting_is_cut_where_little_is_shared(
+    library: NativeLibrary, threads: int, shared: int, tasks: int, read: int
+) -> None:
+    """Eight decodes over the same chunk of 15 blocks, of which the first are shared: cut, each piece reads these again."""
+    scene = Scene(Shape(), num_blocks=130)
+    scene.add(15 * 16, 1)
+    for _ in range(7):
+        scene.add(15 * 16, 1, parent=0, shared_blocks=shared)
+    library.set_threads(threads)
+    q = scene.queries()
+    library.reset_counters()
+    together = scene.attend(library, q)
+    size = scene.shape.block_bytes
+    assert (library.kv_traffic().tasks, library.kv_traffic().read // size) == (tasks, read)
+    for row, request in enumerate(scene.requests):
+        assert same_bits(scene.attend(library, q[row : row + 1], [request])[0], together[row])

@@ -8,7 +8,8 @@
 //   partial [rows][head_dim]  sum p v, a chain over the chunk's tokens for each (row, dim)
 //
 // Runs of blocks that several requests share are met once by all their rows in the first and third step; an accumulator
-// that goes through memory between two runs keeps its bits. A token that a row does not see adds p v = 0; only V that
+// that goes through memory between two runs keeps its bits. While one run is worked on the next is on its way from
+// memory. A token that a row does not see adds p v = 0; only V that
 // was never written (it may be NaN) is replaced by zeros. So (m, l, partial) of a row and a chunk do not depend on
 // company, tile, run or thread.
 //
@@ -61,18 +62,29 @@ struct Attention {
     }
   }
 
-  void score_run(PassMemory<A>& memory, int64_t first, int64_t last, int32_t request, int32_t chunk, int32_t begin,
-                 int32_t end, int64_t kv_head) const {
-    // Behind the run's K come its first V: they are needed next.
-    const Cached* k[kChunkSubs + kWide];
+  // Sub-blocks [begin, end) of a request's chunk in one of the caches: what to prefetch behind a run.
+  struct Behind {
+    const void* cache;
+    int32_t request, begin, end;
+  };
+
+  // Pointers to the sub-blocks of a run, and to kBehind that come after it.
+  void list_run(const void* cache, int32_t request, int32_t chunk, int32_t begin, int32_t end, const Behind& behind,
+                int64_t kv_head, const Cached** subs) const {
     for (int32_t s = begin; s < end; ++s)
-      k[s - begin] = sub_block(op.k_cache, request, int64_t(chunk) * kChunkSubs + s, kv_head);
-    for (int32_t s = 0; s < kWide; ++s)
-      k[end - begin + s] =
-          sub_block(op.v_cache, request, int64_t(chunk) * kChunkSubs + least(begin + s, end - 1), kv_head);
+      *subs++ = sub_block(cache, request, int64_t(chunk) * kChunkSubs + s, kv_head);
+    for (int32_t s = 0; s < kBehind; ++s)
+      *subs++ = sub_block(behind.cache, behind.request,
+                          int64_t(chunk) * kChunkSubs + least(behind.begin + s, behind.end - 1), kv_head);
+  }
+
+  void score_run(PassMemory<A>& memory, int64_t first, int64_t last, int32_t request, int32_t chunk, int32_t begin,
+                 int32_t end, const Behind& behind, int64_t kv_head) const {
+    const Cached* k[kChunkSubs + kBehind];
+    list_run(op.k_cache, request, chunk, begin, end, behind, kv_head, k);
     if constexpr (A::kScaled) {
       if (last - first > kAttentionRows) {
-        const int16_t* wide[kChunkSubs + kWide];
+        const int16_t* wide[kChunkSubs + kBehind];
         widen_run(memory, k, end - begin, wide);
         return score_with<Int16Kv<Activation>>(memory, first, last, wide, begin, end);
       }
@@ -95,20 +107,19 @@ struct Attention {
       widen(subs[s], op.head_dim, place);
       wide[s] = place;
     }
-    for (int32_t s = count; s < count + kWide; ++s) wide[s] = memory.wide;
+    for (int32_t s = count; s < count + kBehind; ++s) wide[s] = memory.wide;
   }
 
   void weigh_run(PassMemory<A>& memory, int64_t first, int64_t last, int32_t request, int32_t chunk, int32_t begin,
-                 int32_t end, int32_t written, int64_t kv_head) const {
-    const Cached* v[kChunkSubs];
-    for (int32_t s = begin; s < end; ++s)
-      v[s - begin] = sub_block(op.v_cache, request, int64_t(chunk) * kChunkSubs + s, kv_head);
+                 int32_t end, int32_t written, const Behind& behind, int64_t kv_head) const {
+    const Cached* v[kChunkSubs + kBehind];
+    list_run(op.v_cache, request, chunk, begin, end, behind, kv_head, v);
     // Integers that were not written are numbers all the same, and their weight is 0.
     int32_t valid = written - (end - 1) * kSub;
     if (!A::kScaled && valid < kSub) v[end - 1 - begin] = without_unwritten(memory.tail, v[end - 1 - begin], valid);
     if constexpr (A::kScaled) {
       if (last - first > kAttentionRows) {
-        const int16_t* wide[kChunkSubs + kWide];
+        const int16_t* wide[kChunkSubs + kBehind];
         widen_run(memory, v, end - begin, wide);
         return weigh_with<Int16Kv<Activation>>(memory, first, last, wide, begin, end);
       }
@@ -167,15 +178,28 @@ struct Attention {
         set_visible(memory, row_of(m) + t * g, batch.seq_lens[members[m].request] - members[m].tokens + t,
                     group.chunk * kChunk);
       }
+    // The runs that these members meet, each with the one after it; behind the last K come the first V.
+    auto meets = [&](int32_t r) { return plan.runs[size_t(r)].first < last && plan.runs[size_t(r)].last > first; };
+    auto next_run = [&](int32_t r) {
+      while (r < group.last_run && !meets(r)) ++r;
+      return r;
+    };
+    auto behind = [&](const void* cache, int32_t r) {
+      const Run& run = plan.runs[size_t(r)];
+      return Behind{cache, members[most(run.first, first)].request, run.begin, run.end};
+    };
+    int32_t first_run = next_run(group.first_run);
     auto for_runs = [&](auto&& body) {
-      for (int32_t r = group.first_run; r < group.last_run; ++r) {
+      for (int32_t r = first_run, next; r < group.last_run; r = next) {
+        next = next_run(r + 1);
         const Run& run = plan.runs[size_t(r)];
         int32_t from = most(run.first, first), to = least(run.last, last);
-        if (from < to) body(run, row_of(from), row_of(to), members[from].request);
+        body(run, row_of(from), row_of(to), members[from].request, r, next);
       }
     };
-    for_runs([&](const Run& run, int64_t from, int64_t to, int32_t request) {
-      score_run(memory, from, to, request, group.chunk, run.begin, run.end, kv_head);
+    for_runs([&](const Run& run, int64_t from, int64_t to, int32_t request, int32_t, int32_t next) {
+      Behind then = next < group.last_run ? behind(op.k_cache, next) : behind(op.v_cache, first_run);
+      score_run(memory, from, to, request, group.chunk, run.begin, run.end, then, kv_head);
     });
     for (int32_t m = first; m < last; ++m) {
       load_scales(memory, members[m].request, group.chunk, members[m].begin, members[m].end, kv_head);
@@ -183,8 +207,9 @@ struct Attention {
         softmax_row(op, memory, row, members[m].begin, members[m].end);
     }
     __builtin_memset(memory.partial, 0, size_t(rows * d) * 4);
-    for_runs([&](const Run& run, int64_t from, int64_t to, int32_t request) {
-      weigh_run(memory, from, to, request, group.chunk, run.begin, run.end, run.written, kv_head);
+    for_runs([&](const Run& run, int64_t from, int64_t to, int32_t request, int32_t r, int32_t next) {
+      Behind then = behind(op.v_cache, next < group.last_run ? next : r);
+      weigh_run(memory, from, to, request, group.chunk, run.begin, run.end, run.written, then, kv_head);
     });
     scale_partials(memory, rows, d);
     for (int32_t m = first; m < last; ++m)
@@ -228,11 +253,12 @@ struct Attention {
       int32_t start = chunk * kChunk;
       int32_t begin = most(visible - start, 0) / kSub, end = least(last - start, kChunk - 1) / kSub + 1;
       for (int32_t t = 0; t < tile.tokens; ++t) set_visible(memory, t * g, position + t, start);
-      score_run(memory, 0, rows, tile.request, chunk, begin, end, kv_head);
+      Behind then{op.v_cache, tile.request, begin, end};
+      score_run(memory, 0, rows, tile.request, chunk, begin, end, then, kv_head);
       load_scales(memory, tile.request, chunk, begin, end, kv_head);
       for (int64_t r = 0; r < rows; ++r) softmax_row(op, memory, r, begin, end);
       __builtin_memset(memory.partial, 0, size_t(rows * d) * 4);
-      weigh_run(memory, 0, rows, tile.request, chunk, begin, end, least(length - start, kChunk), kv_head);
+      weigh_run(memory, 0, rows, tile.request, chunk, begin, end, least(length - start, kChunk), then, kv_head);
       scale_partials(memory, rows, d);
       for (int64_t r = 0; r < rows; ++r)
         merge(memory.state + r * d, memory.state_maximum + r, memory.state_sum + r, memory.partial + r * d,

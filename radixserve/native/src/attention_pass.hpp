@@ -20,6 +20,7 @@ constexpr int kWide = 1;
 #endif
 
 constexpr int kAhead = 2;  // sub-blocks of V between use and prefetch
+constexpr int kBehind = kWide > kAhead ? kWide : kAhead;  // sub-blocks behind a run that are prefetched at its end
 
 // How a pass works on a cache of bf16 or fp32: queries and probabilities are of its type, sums are fp32.
 template <class D>
@@ -139,7 +140,8 @@ __attribute__((noinline)) void score_block(const typename A::Operand* q, const t
   for (int v = 0; v < V; ++v) store(scores + r * kChunk + v * kSub, acc[r][v]);
 }
 
-// partial[r][16 v + lane] += p v for R rows and V vectors of dims, over the sub-blocks of a run.
+// partial[r][16 v + lane] += p v for R rows and V vectors of dims, over the sub-blocks of a run; meanwhile the kAhead
+// that come after each are on their way from memory.
 template <class A, int R, int V>
 __attribute__((noinline)) void weigh_block(const typename A::Operand* p, const typename A::Cached* const* v_subs,
                                            int subs, int64_t dim, int64_t d, float* partial) {
@@ -149,7 +151,7 @@ __attribute__((noinline)) void weigh_block(const typename A::Operand* p, const t
   for (int v = 0; v < V; ++v) acc[r][v] = A::load_sum(partial + r * d + v * kLanes);
   for (int s = 0; s < subs; ++s) {
     const typename A::Cached* values = v_subs[s] + dim * A::kStep;
-    const typename A::Cached* next = v_subs[least(s + kAhead, subs - 1)] + dim * A::kStep;
+    const typename A::Cached* next = v_subs[s + kAhead] + dim * A::kStep;
     for (int t = 0; t < kSub; t += A::kStep) {
       typename A::Vector w[V];
       RS_UNROLL

@@ -6,6 +6,13 @@
 namespace radixserve {
 namespace {
 
+// To read a sub-block takes as long as work on it for so many tokens.
+constexpr int64_t kReading = 4;
+// A group is cut where at most one part in so many of what a request reads is read for the one before it, too.
+constexpr int32_t kLittleInCommon = 5;
+// A step of more tokens is bound by arithmetic whatever its attention reads.
+constexpr int64_t kAheadTokens = 64;
+
 class Planner {
  public:
   Planner(AttentionPlan& plan, const RsBatch& batch, int32_t window, int32_t block_size)
@@ -15,7 +22,7 @@ class Planner {
         subs_per_block_(block_size / kSub),
         alone_(size_t(batch.requests)) {}
 
-  void plan(int32_t tile_tokens, int64_t tasks_wanted) {
+  void plan(int32_t tile_tokens, int64_t tasks_wanted, int64_t most_ahead) {
     int64_t chunks = 0;
     for (int64_t r = 0; r < batch_.requests; ++r)
       chunks = std::max<int64_t>(chunks, (batch_.seq_lens[r] + kChunk - 1) / kChunk);
@@ -31,7 +38,9 @@ class Planner {
         cut_into_tiles(r, tile_tokens);
       else
         place_partials(r);
-    for (int32_t c = 0; c < chunks; ++c) group_chunk(c);
+    for (int32_t c = 0; c < chunks; ++c) find_groups(c);
+    add_groups(tasks_wanted);
+    if (batch_.tokens <= kAheadTokens) look_ahead(most_ahead);
   }
 
  private:
@@ -120,16 +129,73 @@ class Planner {
     }
   }
 
-  // Makes a group of all members that share the first block.
-  void group_chunk(int32_t chunk) {
+  // Members [from, to) of a chunk, which share the first block.
+  struct Company {
+    int32_t chunk;
+    size_t from, to;
+    int64_t work;
+  };
+
+  // Sub-blocks from the first on that two members have in common.
+  int32_t common(const Member& a, const Member& b, int32_t chunk) const {
+    int32_t sub = a.begin, end = std::min(a.end, b.end);
+    while (sub < end && sub_at(a, chunk, sub) == sub_at(b, chunk, sub)) ++sub;
+    return sub - a.begin;
+  }
+
+  // What a member adds to those before it, in sub-blocks that one token meets.
+  static int64_t work_of(const Member& member, int32_t in_common) {
+    int64_t length = member.end - member.begin;
+    return member.tokens * length + kReading * (length - in_common);
+  }
+
+  void find_groups(int32_t chunk) {
     const std::vector<Member>& members = by_chunk_[size_t(chunk)];
     for_groups(chunk, [&](size_t i, size_t j) {
-      if (!alone_[size_t(members[i].request)]) add_group(chunk, members, i, j);
+      if (alone_[size_t(members[i].request)]) return;
+      Company company{chunk, i, j, 0};
+      for (size_t m = i; m < j; ++m)
+        company.work += work_of(members[m], m > i ? common(members[m - 1], members[m], chunk) : 0);
+      companies_.push_back(company);
     });
   }
 
-  void add_group(int32_t chunk, const std::vector<Member>& members, size_t from, size_t to) {
-    Group group{chunk, 0, int32_t(plan_.members.size()), 0, int32_t(plan_.runs.size()), 0};
+  int64_t work_of(const Tile& tile) const {
+    int32_t after = batch_.query_start[tile.request + 1] - tile.first_token - tile.tokens;
+    int32_t end = batch_.seq_lens[tile.request] - after;
+    return (tile.tokens + kReading) * ((end - first_visible(end - tile.tokens, window_) + kSub - 1) / kSub);
+  }
+
+  // Makes groups of all that share a block, and several of those that hold more than their part of the step's work.
+  void add_groups(int64_t tasks_wanted) {
+    int64_t all = 0;
+    for (const Company& company : companies_) all += company.work;
+    for (const Tile& tile : plan_.tiles) all += work_of(tile);
+    for (const Company& company : companies_) {
+      int64_t pieces = (company.work * tasks_wanted + all - 1) / all, piece = company.work / pieces;
+      const std::vector<Member>& members = by_chunk_[size_t(company.chunk)];
+      size_t from = company.from;
+      int64_t so_far = 0;
+      for (size_t m = from; m < company.to; ++m) {
+        int32_t in_common = m > from ? common(members[m - 1], members[m], company.chunk) : 0;
+        int64_t work = work_of(members[m], in_common);
+        if (m > from && so_far + work / 2 > piece &&
+            kLittleInCommon * in_common <= members[m].end - members[m].begin) {
+          add_group(company.chunk, members, from, m, so_far);
+          from = m;
+          so_far = 0;
+          work = work_of(members[m], 0);
+        }
+        so_far += work;
+      }
+      add_group(company.chunk, members, from, company.to, so_far);
+    }
+    std::stable_sort(plan_.groups.begin(), plan_.groups.end(),
+                     [](const Group& a, const Group& b) { return a.work > b.work; });
+  }
+
+  void add_group(int32_t chunk, const std::vector<Member>& members, size_t from, size_t to, int64_t work) {
+    Group group{chunk, 0, int32_t(plan_.members.size()), 0, int32_t(plan_.runs.size()), 0, work};
     for (size_t i = from; i < to; ++i) {
       plan_.members.push_back(members[i]);
       plan_.members.back().first_row = group.tokens;
@@ -162,18 +228,49 @@ class Planner {
     }
   }
 
+  // In the order of the tasks of attention, and in each K before V; it may become a task longer than `most`.
+  void look_ahead(int64_t most) {
+    std::vector<int64_t>& ahead = plan_.ahead;
+    auto add = [&](int32_t request, int64_t begin, int64_t end, int64_t cache) {
+      const int32_t* table = batch_.tables + request * batch_.table_stride;
+      for (int64_t sub = begin; sub < end; ++sub)
+        ahead.push_back(2 * physical_sub(table, sub, subs_per_block_) + cache);
+    };
+    for (auto tile = plan_.tiles.rbegin(); tile != plan_.tiles.rend(); ++tile) {
+      if (tile->tokens < tokens_of(tile->request)) continue;  // several tiles would ask for the same
+      int64_t begin = first_visible(first_position(tile->request), window_) / kSub,
+              end = (batch_.seq_lens[tile->request] - 1) / kSub + 1;
+      for (; begin < end; begin = (begin / kChunkSubs + 1) * kChunkSubs) {
+        if (int64_t(ahead.size()) >= most) return;
+        for (int64_t cache = 0; cache < 2; ++cache)
+          add(tile->request, begin, std::min(end, (begin / kChunkSubs + 1) * kChunkSubs), cache);
+      }
+    }
+    for (const Group& group : plan_.groups) {
+      if (int64_t(ahead.size()) >= most) return;
+      for (int64_t cache = 0; cache < 2; ++cache)
+        for (int32_t r = group.first_run; r < group.last_run; ++r) {
+          const Run& run = plan_.runs[size_t(r)];
+          int32_t request = plan_.members[size_t(group.first_member + run.first)].request;
+          int64_t first = int64_t(group.chunk) * kChunkSubs;
+          add(request, first + run.begin, first + run.end, cache);
+        }
+    }
+  }
+
   AttentionPlan& plan_;
   const RsBatch& batch_;
   int32_t window_;
   int64_t subs_per_block_;
   std::vector<std::vector<Member>> by_chunk_;
   std::vector<bool> alone_;  // requests that walk their chunks by themselves
+  std::vector<Company> companies_;
 };
 
 }  // namespace
 
 void make_attention_plan(AttentionPlan& plan, const RsBatch& batch, int32_t window, int32_t block_size,
-                         int32_t tile_tokens, int64_t tasks_wanted) {
+                         int32_t tile_tokens, int64_t tasks_wanted, int64_t most_ahead) {
   plan.window = window;
   plan.tile_tokens = tile_tokens;
   plan.block_size = block_size;
@@ -186,7 +283,8 @@ void make_attention_plan(AttentionPlan& plan, const RsBatch& batch, int32_t wind
   plan.chunk_count.assign(size_t(batch.tokens), 0);
   plan.first_partial.assign(size_t(batch.tokens), -1);
   plan.partials = 0;
-  Planner(plan, batch, window, block_size).plan(tile_tokens, tasks_wanted);
+  plan.ahead.clear();
+  Planner(plan, batch, window, block_size).plan(tile_tokens, tasks_wanted, most_ahead);
 }
 
 }  // namespace radixserve

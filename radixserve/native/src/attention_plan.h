@@ -15,7 +15,8 @@
 //            a b h i k                         request 3: j   4: k
 //
 //          A run's K and V are loaded once for all its requests. In pre-order each request meets its blocks in
-//          ascending order.
+//          ascending order. Where there is too much to do in one group, so that a thread would wait for another, it is
+//          cut between requests that have little in common there, and what they have is loaded twice.
 //   Tile   a few consecutive tokens of one request, which walks its chunks by itself, so that no partial needs to be
 //          kept: of a request with many tokens (prefill), where arithmetic is the bound, or of one with few that shares
 //          no block, unless it is so long that threads would have to wait for it.
@@ -52,6 +53,7 @@ struct Group {
   int32_t tokens;
   int32_t first_member, last_member;
   int32_t first_run, last_run;
+  int64_t work;  // see Planner::work_of
 };
 
 struct Tile {
@@ -66,13 +68,16 @@ struct AttentionPlan {
   int32_t block_size;
   std::vector<Member> members;
   std::vector<Run> runs;
-  std::vector<Group> groups;
+  std::vector<Group> groups;  // those with most work first
   std::vector<Tile> tiles;
   // For merging: the tokens that went into groups, and for each token of the batch its first chunk and the place of
   // that chunk's partial (chunks of a token are consecutive); -1 where it went into a tile.
   std::vector<int32_t> merged_tokens;
   std::vector<int32_t> first_chunk, chunk_count, first_partial;
   int64_t partials;
+  // What decodes read, in about that order, as `AheadList` has it; nothing where the step has too many tokens for it to
+  // matter.
+  std::vector<int64_t> ahead;
 };
 
 // Static, because this header is compiled for every instruction set and the linker must not take one's code for all.
@@ -92,8 +97,9 @@ static inline int64_t physical_sub(const int32_t* table, int64_t sub, int64_t su
   return int64_t(table[sub / subs_per_block]) * subs_per_block + sub % subs_per_block;
 }
 
-// `tile_tokens`: most tokens of a tile. `tasks_wanted`: requests of equal length that keep all threads busy.
+// `tile_tokens`: most tokens of a tile. `tasks_wanted`: tasks of equal work, for each KV head, that keep all threads
+// busy. `most_ahead`: sub-blocks of K and V in `ahead`.
 void make_attention_plan(AttentionPlan& plan, const RsBatch& batch, int32_t window, int32_t block_size,
-                         int32_t tile_tokens, int64_t tasks_wanted);
+                         int32_t tile_tokens, int64_t tasks_wanted, int64_t most_ahead);
 
 }  // namespace radixserve

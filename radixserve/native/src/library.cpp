@@ -7,11 +7,15 @@
 #include <vector>
 
 #include "abi.h"
+#include "ahead.h"
 #include "attention_plan.h"
 #include "kernels.h"
 #include "pool.h"
 
 namespace radixserve {
+
+AheadList ahead_list;
+
 namespace {
 
 #if defined(__x86_64__)
@@ -58,14 +62,19 @@ size_t plans_of_this_run;
 // Tasks of equal length that each thread should have: with so many, none waits long for another.
 constexpr int32_t kTasksEach = 6;
 
+// What is fetched for one attention before it begins: more would push itself out of the caches again.
+constexpr int64_t kAheadBytes = 8 << 20;
+
 // Tokens of a tile: about 48 query rows of one KV head.
 int32_t tile_tokens(const RsAttention& op) {
   int32_t group = op.heads / op.kv_heads;
   return group >= 48 ? 1 : 48 / group;
 }
 
+// Bytes of a sub-block in one of the caches of a layer.
+int64_t sub_bytes(const RsAttention& op) { return op.kv_heads * kv_head_bytes(op.kv_type, op.head_dim); }
+
 void count(const RsAttention& op, const AttentionPlan& plan, const RsBatch& batch) {
-  int64_t sub_bytes = 2 * op.kv_heads * kv_head_bytes(op.kv_type, op.head_dim);
   int64_t read = 0, asked = 0;
   for (const Run& run : plan.runs) read += run.end - run.begin;
   for (const Member& member : plan.members) asked += member.end - member.begin;
@@ -75,8 +84,8 @@ void count(const RsAttention& op, const AttentionPlan& plan, const RsBatch& batc
     read += subs;
     asked += subs;
   }
-  counters.kv_bytes_read += read * sub_bytes;
-  counters.kv_bytes_asked += asked * sub_bytes;
+  counters.kv_bytes_read += read * 2 * sub_bytes(op);
+  counters.kv_bytes_asked += asked * 2 * sub_bytes(op);
   counters.attention_tasks += int64_t(plan.groups.size() + plan.tiles.size()) * op.kv_heads;
 }
 
@@ -89,8 +98,25 @@ const AttentionPlan& plan_for(const RsAttention& op, const RsBatch& batch) {
   if (plans.size() == plans_of_this_run) plans.push_back(std::make_unique<AttentionPlan>());
   AttentionPlan& plan = *plans[plans_of_this_run++];
   int32_t heads = op.kv_heads, wanted = thread_count() == 1 ? 1 : (kTasksEach * thread_count() + heads - 1) / heads;
-  make_attention_plan(plan, batch, op.window, op.block_size, tokens, wanted);
+  make_attention_plan(plan, batch, op.window, op.block_size, tokens, wanted, kAheadBytes / sub_bytes(op));
   return plan;
+}
+
+// Lets the linears of ops [0, count) fetch what the first attention among them will read.
+void look_ahead(const RsOp* ops, int64_t count, const RsBatch& batch) {
+  ahead_list.count = 0;
+  for (int64_t i = 0; i < count && batch.tokens; ++i) {
+    if (ops[i].kind != RS_ATTENTION) continue;
+    const RsAttention& op = *static_cast<const RsAttention*>(ops[i].params);
+    const AttentionPlan& plan = plan_for(op, batch);
+    ahead_list.caches[0] = static_cast<const char*>(op.k_cache);
+    ahead_list.caches[1] = static_cast<const char*>(op.v_cache);
+    ahead_list.subs = plan.ahead.data();
+    ahead_list.bytes = sub_bytes(op);
+    ahead_list.next = 0;
+    ahead_list.count = int64_t(plan.ahead.size());
+    return;
+  }
 }
 
 RsStatus run_one(const RsOp& op, const RsBatch& batch) {
@@ -169,8 +195,11 @@ int32_t rs_run(const RsOp* ops, int64_t count, const RsBatch* batch) {
   Locked locked;
   plans_of_this_run = 0;
   try {
-    for (int64_t i = 0; i < count; ++i)
+    look_ahead(ops, count, *batch);
+    for (int64_t i = 0; i < count; ++i) {
       if (RsStatus status = run_one(ops[i], *batch)) return status;
+      if (ops[i].kind == RS_ATTENTION) look_ahead(ops + i + 1, count - i - 1, *batch);
+    }
   } catch (const std::bad_alloc&) {
     return RS_NO_MEMORY;
   }

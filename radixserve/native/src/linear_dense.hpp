@@ -17,6 +17,7 @@
 //
 // Tasks are (block of rows) x (block of panels) of a size that stays in the L2 cache.
 #pragma once
+#include "ahead.hpp"
 #include "rows.hpp"
 
 namespace radixserve {
@@ -48,6 +49,7 @@ struct DenseTile {
   const RsLinear* op;
   const int32_t* index;
   int64_t first_row, first_feature;
+  Ahead* ahead;
 };
 
 template <class Out>
@@ -87,6 +89,8 @@ __attribute__((noinline)) void dense_tile(const DenseTile& tile) {
     int64_t row = tile.index ? tile.index[tile.first_row + r] : tile.first_row + r;
     x[r] = static_cast<const E*>(op.x) + row * op.x_stride;
   }
+  constexpr int kAheadLines = R >= kAheadRows ? kAheadLinesAStep : 0;
+  Ahead ahead = *tile.ahead;
   F acc[R][2];
   RS_UNROLL
   for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = zero();
@@ -95,6 +99,7 @@ __attribute__((noinline)) void dense_tile(const DenseTile& tile) {
     RS_UNROLL
     for (int v = 0; v < 2; ++v) prefetch(reinterpret_cast<const char*>(panel + v * kLanes * D::kStep) + kAheadBytes);
     panel += kPanel * D::kStep;
+    ahead.fetch<kAheadLines>();
     RS_UNROLL
     for (int r = 0; r < R; ++r) {
       typename D::Vector b = D::broadcast(x[r] + k);
@@ -102,6 +107,7 @@ __attribute__((noinline)) void dense_tile(const DenseTile& tile) {
       acc[r][1] = D::dot(acc[r][1], b, w1);
     }
   }
+  *tile.ahead = ahead;
   RS_UNROLL
   for (int r = 0; r < R; ++r) RS_UNROLL
   for (int v = 0; v < 2; ++v) {
@@ -157,6 +163,28 @@ RS_INLINE void for_tiles(const LinearGrid& grid, int64_t task, int64_t tile_rows
   }
 }
 
+// A task's part of what is to be fetched while linears compute. `lines`: what a tile fetches; a tile of fewer than
+// `least_rows` takes no longer than its weights take to come.
+RS_INLINE Ahead ahead_of(const LinearGrid& grid, int64_t tile_rows, int64_t least_rows, int64_t lines) {
+  int64_t rows = least(grid.rows, grid.row_step), tiles = divide_up(rows, tile_rows);
+  return rows < least_rows ? Ahead() : Ahead(tiles * grid.panel_step * lines);
+}
+
+// What a tile of a dense linear fetches. Weights of two bytes leave time for it only where they meet two tiles.
+template <class D>
+RS_INLINE Ahead dense_ahead(const LinearGrid& grid, const RsLinear& op, int64_t panels_a_step = 1) {
+  return ahead_of(grid, kDenseRows, kDenseRows + 1, panels_a_step * op.in_features / D::kStep * kAheadLinesAStep);
+}
+
+// Hands the grid's tasks to the pool: body(task, worker).
+template <class Body>
+RS_INLINE void for_tasks(const LinearGrid& grid, const Body& body) {
+  parallel(
+      grid.row_blocks * grid.panel_blocks,
+      [](void* context, int64_t task, int worker) { (*static_cast<const Body*>(context))(task, worker); },
+      const_cast<Body*>(&body));
+}
+
 template <class D>
 LinearGrid dense_grid(const RsLinear& op, int64_t rows) {
   int64_t panel_bytes = op.in_features * kPanel * int64_t(sizeof(typename D::Element));
@@ -165,21 +193,13 @@ LinearGrid dense_grid(const RsLinear& op, int64_t rows) {
 
 template <class D>
 bool linear_dense_typed(const RsLinear& op, Rows rows) {
-  struct Job {
-    const RsLinear* op;
-    Rows rows;
-    LinearGrid grid;
-  };
-  Job job{&op, rows, dense_grid<D>(op, rows.count)};
-  parallel(
-      job.grid.row_blocks * job.grid.panel_blocks,
-      [](void* context, int64_t chunk, int) {
-        const Job& job = *static_cast<const Job*>(context);
-        for_tiles(job.grid, chunk, kDenseRows, [&](int64_t row, int rows, int64_t panel) {
-          dense_tile_of<D, kDenseRows>(rows, {job.op, job.rows.index, row, panel * kPanel});
-        });
-      },
-      &job);
+  LinearGrid grid = dense_grid<D>(op, rows.count);
+  for_tasks(grid, [&](int64_t task, int) {
+    Ahead ahead = dense_ahead<D>(grid, op);
+    for_tiles(grid, task, kDenseRows, [&](int64_t row, int count, int64_t panel) {
+      dense_tile_of<D, kDenseRows>(count, {&op, rows.index, row, panel * kPanel, &ahead});
+    });
+  });
   return true;
 }
 

@@ -30,63 +30,45 @@ RS_INLINE void store_gated(const RsLinear& op, int64_t row, int rows, int64_t fe
 
 template <class Q>
 bool linear_gated_quant(const RsLinear& op, Rows rows) {
-  struct Job {
-    const RsLinear* op;
-    QuantizedRows<Q> rows;
-    LinearGrid grid;
-  };
-  int64_t bytes = 2 * quant_panel_bytes<Q>(op.in_features);
-  Job job{&op, {}, linear_grid(rows.count, op.out_features / kQuantPanel, bytes, kQuantRows)};
-  if (!quantize_rows<Q>(op, rows, &job.rows)) return false;
-  parallel(
-      job.grid.row_blocks * job.grid.panel_blocks,
-      [](void* context, int64_t chunk, int) {
-        const Job& job = *static_cast<const Job*>(context);
-        const RsLinear& op = *job.op;
-        for_tiles(job.grid, chunk, kQuantRows, [&](int64_t row, int rows, int64_t panel) {
-          float outputs[2][kQuantRows * kQuantPanel];
-          for (int half = 0; half < 2; ++half) {
-            int64_t feature = half * op.out_features + panel * kQuantPanel;
-            const void* weights =
-                static_cast<const uint8_t*>(op.weight) + (2 * panel + half) * quant_panel_bytes<Q>(op.in_features);
-            RsLinear piece = piece_of(op, weights, feature, kQuantPanel, outputs[half], kQuantPanel);
-            quant_tile_of<Q, kQuantRows>(rows, job.rows.tile(&piece, row, 0, 0));
-          }
-          store_gated<kQuantPanel>(op, row, rows, panel * kQuantPanel, outputs[0], outputs[1]);
-        });
-      },
-      &job);
+  int64_t bytes = quant_panel_bytes<Q>(op.in_features);
+  LinearGrid grid = linear_grid(rows.count, op.out_features / kQuantPanel, 2 * bytes, kQuantRows);
+  QuantizedRows<Q> x;
+  if (!quantize_rows<Q>(op, rows, &x)) return false;
+  for_tasks(grid, [&](int64_t task, int) {
+    Ahead ahead = quant_ahead(grid, op, 2);
+    for_tiles(grid, task, kQuantRows, [&](int64_t row, int count, int64_t panel) {
+      float outputs[2][kQuantRows * kQuantPanel];
+      for (int half = 0; half < 2; ++half) {
+        int64_t feature = half * op.out_features + panel * kQuantPanel;
+        const void* weights = static_cast<const uint8_t*>(op.weight) + (2 * panel + half) * bytes;
+        RsLinear piece = piece_of(op, weights, feature, kQuantPanel, outputs[half], kQuantPanel);
+        quant_tile_of<Q, kQuantRows>(count, x.tile(&piece, row, 0, 0, &ahead));
+      }
+      store_gated<kQuantPanel>(op, row, count, panel * kQuantPanel, outputs[0], outputs[1]);
+    });
+  });
   return true;
 }
 
 template <class D>
 bool linear_gated_dense(const RsLinear& op, Rows rows) {
   using E = typename D::Element;
-  struct Job {
-    const RsLinear* op;
-    Rows rows;
-    LinearGrid grid;
-  };
   int64_t bytes = 2 * op.in_features * kPanel * int64_t(sizeof(E));
-  Job job{&op, rows, linear_grid(rows.count, op.out_features / kPanel, bytes, kDenseRows)};
-  parallel(
-      job.grid.row_blocks * job.grid.panel_blocks,
-      [](void* context, int64_t chunk, int) {
-        const Job& job = *static_cast<const Job*>(context);
-        const RsLinear& op = *job.op;
-        for_tiles(job.grid, chunk, kDenseRows, [&](int64_t row, int rows, int64_t panel) {
-          float outputs[2][kDenseRows * kPanel];
-          for (int half = 0; half < 2; ++half) {
-            int64_t feature = half * op.out_features + panel * kPanel;
-            const E* weights = static_cast<const E*>(op.weight) + (2 * panel + half) * kPanel * op.in_features;
-            RsLinear piece = piece_of(op, weights, feature, kPanel, outputs[half], kPanel);
-            piece.x = static_cast<const E*>(op.x) + row * op.x_stride;
-            dense_tile_of<D, kDenseRows>(rows, {&piece, nullptr, 0, 0});
-          }
-          store_gated<kPanel>(op, row, rows, panel * kPanel, outputs[0], outputs[1]);
-        });
-      },
-      &job);
+  LinearGrid grid = linear_grid(rows.count, op.out_features / kPanel, bytes, kDenseRows);
+  for_tasks(grid, [&](int64_t task, int) {
+    Ahead ahead = dense_ahead<D>(grid, op, 2);
+    for_tiles(grid, task, kDenseRows, [&](int64_t row, int count, int64_t panel) {
+      float outputs[2][kDenseRows * kPanel];
+      for (int half = 0; half < 2; ++half) {
+        int64_t feature = half * op.out_features + panel * kPanel;
+        const E* weights = static_cast<const E*>(op.weight) + (2 * panel + half) * kPanel * op.in_features;
+        RsLinear piece = piece_of(op, weights, feature, kPanel, outputs[half], kPanel);
+        piece.x = static_cast<const E*>(op.x) + row * op.x_stride;
+        dense_tile_of<D, kDenseRows>(count, {&piece, nullptr, 0, 0, &ahead});
+      }
+      store_gated<kPanel>(op, row, count, panel * kPanel, outputs[0], outputs[1]);
+    });
+  });
   return true;
 }
 

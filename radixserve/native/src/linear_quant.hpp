@@ -31,6 +31,7 @@
 //          Q4_K  super-block: d half[16], dmin half[16], then 8 groups: sc u8[16], mn u8[16]
 //          Q6_K  super-block: d half[16], then 8 groups: sc s8[2][16]
 #pragma once
+#include "ahead.hpp"
 #include "linear_dense.hpp"
 
 namespace radixserve {
@@ -187,6 +188,7 @@ struct QuantTile {
   const GroupInfo<Q>* info;
   const float* units;
   int64_t first_row, first_feature;
+  Ahead* ahead;
 };
 
 // total + sum over halves of d t sum.
@@ -209,19 +211,22 @@ __attribute__((noinline)) void quant_tile(const QuantTile<Q>& tile) {
   const uint8_t* quants =
       static_cast<const uint8_t*>(op.weight) + tile.first_feature / kQuantPanel * quant_panel_bytes<Q>(width);
   const uint8_t* scales = quants + groups * Q::kQuantBytes;
-  // Walks over integers and scales alike, so that no line of the panels ahead is left out.
-  const uint8_t* ahead = quants + kQuantAheadBytes;
+  // Walks over integers and scales alike, so that no line of the panels to come is left out.
+  const uint8_t* to_come = quants + kQuantAheadBytes;
   constexpr int kGroupBytes = Q::kQuantBytes + Q::kScaleBytes * kGroup / Q::kScaleGroup;
+  constexpr int kAheadLines = R >= kAheadRows ? kAheadLinesAGroup : 0;
+  Ahead ahead = *tile.ahead;
   F acc[R];
   RS_UNROLL
   for (int r = 0; r < R; ++r) acc[r] = zero();
-  for (int64_t g = 0; g < groups; ++g, quants += Q::kQuantBytes, ahead += kGroupBytes) {
+  for (int64_t g = 0; g < groups; ++g, quants += Q::kQuantBytes, to_come += kGroupBytes) {
     W w[8];
     F d[2], m;
     int64_t place;
     const uint8_t* of_group = scales_of<Q>(scales, g, &place);
     RS_UNROLL
-    for (int i = 0; i < kGroupBytes; i += 64) prefetch(ahead + i);
+    for (int i = 0; i < kGroupBytes; i += 64) prefetch(to_come + i);
+    ahead.fetch<kAheadLines>();
     Q::unpack(quants, w);
     Q::scales(of_group, place, d, &m);
     // Rows go four at a time: their chains of integer sums interleave and hide one another's latency.
@@ -251,6 +256,7 @@ __attribute__((noinline)) void quant_tile(const QuantTile<Q>& tile) {
       }
     }
   }
+  *tile.ahead = ahead;
   RS_UNROLL
   for (int r = 0; r < R; ++r) {
     F value = mul(acc[r], set1(tile.units[r]));
@@ -277,9 +283,11 @@ struct QuantizedRows {
   const float* units;
   int64_t width;
 
-  // The tile from `first_row` on, whose outputs are rows from `out_row` on and features from `first_feature` on of `op`.
-  QuantTile<Q> tile(const RsLinear* op, int64_t first_row, int64_t out_row, int64_t first_feature) const {
-    return {op, x + first_row * width, info + first_row * (width / kGroup), units + first_row, out_row, first_feature};
+  // The tile from `first_row` on, whose outputs are rows from `out_row` on and features from `first_feature` on of `op`;
+  // meanwhile something of `ahead` is fetched.
+  QuantTile<Q> tile(const RsLinear* op, int64_t first_row, int64_t out_row, int64_t first_feature, Ahead* ahead) const {
+    int64_t groups = width / kGroup;
+    return {op, x + first_row * width, info + first_row * groups, units + first_row, out_row, first_feature, ahead};
   }
 };
 
@@ -307,6 +315,10 @@ bool quantize_rows(const RsLinear& op, Rows rows, QuantizedRows<Q>* out) {
   return true;
 }
 
+RS_INLINE Ahead quant_ahead(const LinearGrid& grid, const RsLinear& op, int64_t panels_a_step = 1) {
+  return ahead_of(grid, kQuantRows, kAheadRows, panels_a_step * op.in_features / kGroup * kAheadLinesAGroup);
+}
+
 template <class Q>
 LinearGrid quant_grid(const RsLinear& op, int64_t rows) {
   return linear_grid(rows, divide_up(op.out_features, kQuantPanel), quant_panel_bytes<Q>(op.in_features), kQuantRows);
@@ -314,22 +326,15 @@ LinearGrid quant_grid(const RsLinear& op, int64_t rows) {
 
 template <class Q>
 bool linear_quant_typed(const RsLinear& op, Rows rows) {
-  struct Job {
-    const RsLinear* op;
-    QuantizedRows<Q> rows;
-    LinearGrid grid;
-  };
-  Job job{&op, {}, quant_grid<Q>(op, rows.count)};
-  if (!quantize_rows<Q>(op, rows, &job.rows)) return false;
-  parallel(
-      job.grid.row_blocks * job.grid.panel_blocks,
-      [](void* context, int64_t chunk, int) {
-        const Job& job = *static_cast<const Job*>(context);
-        for_tiles(job.grid, chunk, kQuantRows, [&](int64_t row, int rows, int64_t panel) {
-          quant_tile_of<Q, kQuantRows>(rows, job.rows.tile(job.op, row, row, panel * kQuantPanel));
-        });
-      },
-      &job);
+  LinearGrid grid = quant_grid<Q>(op, rows.count);
+  QuantizedRows<Q> x;
+  if (!quantize_rows<Q>(op, rows, &x)) return false;
+  for_tasks(grid, [&](int64_t task, int) {
+    Ahead ahead = quant_ahead(grid, op);
+    for_tiles(grid, task, kQuantRows, [&](int64_t row, int count, int64_t panel) {
+      quant_tile_of<Q, kQuantRows>(count, x.tile(&op, row, row, panel * kQuantPanel, &ahead));
+    });
+  });
   return true;
 }
 

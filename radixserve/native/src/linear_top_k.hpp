@@ -96,59 +96,47 @@ RS_INLINE void look_through_tile(const TopLists& lists, int worker, int64_t firs
 
 template <class Q>
 bool linear_top_k_quant(const RsLinearTopK& op, Rows rows) {
-  struct Job {
-    const RsLinear* op;
-    QuantizedRows<Q> rows;
-    LinearGrid grid;
-    TopLists lists;
-  };
-  Job job{&op.linear, {}, quant_grid<Q>(op.linear, rows.count), {}};
-  if (!quantize_rows<Q>(op.linear, rows, &job.rows) || !make_top_lists(rows.count, op.k, &job.lists)) return false;
-  parallel(
-      job.grid.row_blocks * job.grid.panel_blocks,
-      [](void* context, int64_t chunk, int worker) {
-        const Job& job = *static_cast<const Job*>(context);
-        int64_t width = job.op->in_features;
-        for_tiles(job.grid, chunk, kQuantRows, [&](int64_t row, int rows, int64_t panel) {
-          float outputs[kQuantRows * kQuantPanel];
-          const uint8_t* weights = static_cast<const uint8_t*>(job.op->weight) + panel * quant_panel_bytes<Q>(width);
-          RsLinear piece = piece_of(*job.op, weights, panel * kQuantPanel, job.op->out_features - panel * kQuantPanel, outputs, kQuantPanel);
-          quant_tile_of<Q, kQuantRows>(rows, job.rows.tile(&piece, row, 0, 0));
-          look_through_tile(job.lists, worker, row, rows, outputs, kQuantPanel, panel * kQuantPanel,
-                            job.op->out_features);
-        });
-      },
-      &job);
-  merge_top_lists(op, job.lists);
+  const RsLinear& linear = op.linear;
+  LinearGrid grid = quant_grid<Q>(linear, rows.count);
+  QuantizedRows<Q> x;
+  TopLists lists;
+  if (!quantize_rows<Q>(linear, rows, &x) || !make_top_lists(rows.count, op.k, &lists)) return false;
+  for_tasks(grid, [&](int64_t task, int worker) {
+    Ahead nothing;
+    for_tiles(grid, task, kQuantRows, [&](int64_t row, int count, int64_t panel) {
+      float outputs[kQuantRows * kQuantPanel];
+      int64_t feature = panel * kQuantPanel;
+      const void* weights =
+          static_cast<const uint8_t*>(linear.weight) + panel * quant_panel_bytes<Q>(linear.in_features);
+      RsLinear piece = piece_of(linear, weights, feature, linear.out_features - feature, outputs, kQuantPanel);
+      quant_tile_of<Q, kQuantRows>(count, x.tile(&piece, row, 0, 0, &nothing));
+      look_through_tile(lists, worker, row, count, outputs, kQuantPanel, feature, linear.out_features);
+    });
+  });
+  merge_top_lists(op, lists);
   return true;
 }
 
 template <class D>
 bool linear_top_k_dense(const RsLinearTopK& op, Rows rows) {
   using E = typename D::Element;
-  struct Job {
-    const RsLinear* op;
-    Rows rows;
-    LinearGrid grid;
-    TopLists lists;
-  };
-  Job job{&op.linear, rows, dense_grid<D>(op.linear, rows.count), {}};
-  if (!make_top_lists(rows.count, op.k, &job.lists)) return false;
-  parallel(
-      job.grid.row_blocks * job.grid.panel_blocks,
-      [](void* context, int64_t chunk, int worker) {
-        const Job& job = *static_cast<const Job*>(context);
-        for_tiles(job.grid, chunk, kDenseRows, [&](int64_t row, int rows, int64_t panel) {
-          float outputs[kDenseRows * kPanel];
-          const E* weights = static_cast<const E*>(job.op->weight) + panel * kPanel * job.op->in_features;
-          RsLinear piece = piece_of(*job.op, weights, panel * kPanel, job.op->out_features - panel * kPanel, outputs, kPanel);
-          piece.x = static_cast<const E*>(piece.x) + row * piece.x_stride;
-          dense_tile_of<D, kDenseRows>(rows, {&piece, nullptr, 0, 0});
-          look_through_tile(job.lists, worker, row, rows, outputs, kPanel, panel * kPanel, job.op->out_features);
-        });
-      },
-      &job);
-  merge_top_lists(op, job.lists);
+  const RsLinear& linear = op.linear;
+  LinearGrid grid = dense_grid<D>(linear, rows.count);
+  TopLists lists;
+  if (!make_top_lists(rows.count, op.k, &lists)) return false;
+  for_tasks(grid, [&](int64_t task, int worker) {
+    Ahead nothing;
+    for_tiles(grid, task, kDenseRows, [&](int64_t row, int count, int64_t panel) {
+      float outputs[kDenseRows * kPanel];
+      int64_t feature = panel * kPanel;
+      const E* weights = static_cast<const E*>(linear.weight) + feature * linear.in_features;
+      RsLinear piece = piece_of(linear, weights, feature, linear.out_features - feature, outputs, kPanel);
+      piece.x = static_cast<const E*>(linear.x) + row * linear.x_stride;
+      dense_tile_of<D, kDenseRows>(count, {&piece, nullptr, 0, 0, &nothing});
+      look_through_tile(lists, worker, row, count, outputs, kPanel, feature, linear.out_features);
+    });
+  });
+  merge_top_lists(op, lists);
   return true;
 }
 

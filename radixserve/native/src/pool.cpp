@@ -14,9 +14,10 @@
 //
 // On a busy machine even that one chunk may be out for milliseconds. Before it sleeps, the caller notes how much
 // processor time each worker has had; a worker that then ends a chunk compares that with the time by the clock, and so
-// knows how long it kept the caller waiting without running. It rests for kRest times as long, and the others do its
-// work: what waiting costs is a small part of the whole, whoever else wants the cores. A chunk that is merely long is
-// not confused with that.
+// knows how long it kept the caller waiting without running. A chunk that is merely long is not confused with that. Where
+// the worker had run for less than kWorthIt times as long before, it costs more than it helps: it rests for kRest times
+// as long, and the others do its work, so that waiting is a small part of the whole, whoever else wants the cores. A
+// neighbour that comes once in a while and is soon gone, as a server that hands out the tokens of a step, is waited for.
 //
 // After fork() a child has none of the threads: it starts its own at its first call. Forking while another thread is
 // inside rs_run is as unsafe as with any other lock.
@@ -40,6 +41,7 @@ namespace {
 constexpr int kMaxThreads = 256;
 constexpr int64_t kSpinNanoseconds = 30000;
 constexpr int64_t kStallNanoseconds = 300000;  // shorter ones are interrupts, not neighbours
+constexpr int64_t kWorthIt = 2;
 constexpr int64_t kRest = 8;
 constexpr int64_t kLongestRest = 250000000;
 
@@ -62,6 +64,7 @@ struct Pool {
   // When the caller began to wait, and the processor time of each worker then; read while a chunk is out only.
   int64_t wait_began = 0;
   int64_t worked_at_wait[kMaxThreads];
+  int64_t worked_at_stall[kMaxThreads];  // and when it last came back from a stall; each worker knows its own only
   pthread_t workers[kMaxThreads];
   clockid_t clocks[kMaxThreads];
   int running = 0;  // workers started in this process; touched by the caller only
@@ -113,11 +116,16 @@ const void* job_number_word() { return reinterpret_cast<const char*>(&pool->tick
 
 uint32_t job_number(uint64_t ticket) { return uint32_t(ticket >> 32); }
 
-// How long the caller has been waiting for a chunk of this worker while the worker did not run.
-int64_t stalled_ns(int worker) {
+// How long this worker should rest after a chunk, in nanoseconds. To be asked before the chunk counts as finished: the
+// caller cannot go on to another job until then.
+int64_t rest_due(int worker) {
   if (worker == 0 || !pool->caller_waits.load(std::memory_order_seq_cst)) return 0;
-  int64_t worked = read_clock(CLOCK_THREAD_CPUTIME_ID) - pool->worked_at_wait[worker - 1];
-  return now_ns() - pool->wait_began - worked;
+  int64_t worked = read_clock(CLOCK_THREAD_CPUTIME_ID);
+  int64_t stalled = now_ns() - pool->wait_began - (worked - pool->worked_at_wait[worker - 1]);
+  if (stalled <= kStallNanoseconds) return 0;
+  int64_t ran = worked - pool->worked_at_stall[worker - 1];
+  pool->worked_at_stall[worker - 1] = worked;
+  return ran < kWorthIt * stalled ? std::min(kRest * stalled, kLongestRest) : 0;
 }
 
 // Sleeps, unless the pool is stopped.
@@ -136,14 +144,14 @@ void work(int worker) {
       continue;
     int64_t total = pool->chunks.load(std::memory_order_relaxed);
     pool->function.load(std::memory_order_relaxed)(pool->context.load(std::memory_order_relaxed), total - left, worker);
-    int64_t stalled = stalled_ns(worker);  // before the caller may go on to another job
+    int64_t pause = rest_due(worker);
     if (int64_t(pool->finished.value.fetch_add(1, std::memory_order_seq_cst) + 1) == total) {
       if (pool->caller_waits.load(std::memory_order_seq_cst)) {
         pool->done_signal.fetch_add(1, std::memory_order_seq_cst);
         futex_wake_all(&pool->done_signal);
       }
     }
-    if (stalled > kStallNanoseconds) rest(std::min(kRest * stalled, kLongestRest));
+    if (pause) rest(pause);
     ticket = pool->ticket.value.load(std::memory_order_acquire);
   }
 }
@@ -208,6 +216,7 @@ void start_workers() {
   int wanted = int(pool->wanted_threads.load()) - 1;
   while (pool->running < wanted) {
     void* number = reinterpret_cast<void*>(intptr_t(pool->running + 1));
+    pool->worked_at_stall[pool->running] = 0;
     if (pthread_create(&pool->workers[pool->running], nullptr, worker_main, number) != 0) {
       pool->wanted_threads.store(uint32_t(pool->running + 1));  // go on with those that there are
       return;

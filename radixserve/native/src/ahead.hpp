@@ -1,0 +1,79 @@
+// What the attention to come will read, fetched from memory while linears compute.
+//
+// With a dozen decodes the linears of a layer are bound by arithmetic and attention by memory, so each leaves idle what
+// the other waits for:
+//
+//   qkv  attention  o  gate and up  down | qkv  attention ...
+//                   '----- fetches K and V of -----^
+//
+// Between two attentions their addresses are known (`AheadList`). A task of a linear takes a part of the list, and its
+// kernel prefetches some lines beside the weights that it meets. Nothing is computed here: no bit depends on it.
+#pragma once
+#include "ahead.h"
+#include "simd.hpp"
+
+namespace radixserve {
+namespace RS_NAMESPACE {
+
+constexpr int kLine = 64;
+// Lines that a kernel fetches beside a group of quantized weights (linear_quant.hpp) and beside a step along K of dense
+// ones, in tiles of at least kAheadRows rows: fewer take no longer than their weights take to come.
+#if defined(RS_ISA_V4)
+constexpr int kAheadLinesAGroup = 6;
+constexpr int kAheadLinesAStep = 1;
+#else
+constexpr int kAheadLinesAGroup = 0;  // not measured
+constexpr int kAheadLinesAStep = 0;
+#endif
+constexpr int kAheadRows = 5;
+
+// A task's part of the list.
+class Ahead {
+ public:
+  Ahead() = default;
+
+  // Takes about `lines` cache lines.
+  explicit Ahead(int64_t lines) {
+    AheadList& list = ahead_list;
+    if (lines == 0 || list.next.load(std::memory_order_relaxed) >= list.count) return;
+    int64_t wanted = divide_up(lines * kLine, list.bytes);
+    place_ = list.next.fetch_add(wanted, std::memory_order_relaxed);
+    end_place_ = least(place_ + wanted, list.count);
+    go_on();
+  }
+
+  // Prefetches the next few lines.
+  template <int kLines>
+  void fetch() {
+    if constexpr (kLines > 0) {
+      RS_UNROLL
+      for (int i = 0; i < kLines; ++i) prefetch(at_ + kLine * i);
+      at_ += step_ * kLines;
+      if (at_ >= end_) go_on();
+    }
+  }
+
+ private:
+  void go_on() {
+    if (place_ < end_place_) {
+      const AheadList& list = ahead_list;
+      int64_t sub = list.subs[place_++];
+      at_ = list.caches[sub % 2] + sub / 2 * list.bytes;
+      end_ = at_ + list.bytes;
+      step_ = kLine;
+    } else {
+      *this = Ahead();
+    }
+  }
+
+  // Lines that are always at hand, where there is nothing to fetch.
+  static constexpr char kNothing[16 * kLine] = {};
+
+  const char* at_ = kNothing;
+  const char* end_ = kNothing + sizeof(kNothing);
+  int64_t step_ = 0;
+  int64_t place_ = 0, end_place_ = 0;
+};
+
+}  // namespace RS_NAMESPACE
+}  // namespace radixserve
