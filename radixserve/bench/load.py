@@ -1,7 +1,8 @@
 """A load generator that costs little: plain sockets, one connection a stream, no HTTP library.
 
 On a machine of few cores the client takes its share from the server, so while tokens come it does no more than split a stream into its
-events; what they say is read when the request has ended.
+events, in the event loop's own callback: no task is woken before an answer is complete. What the events say is read when the request has
+ended.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from radixserve.errors import RequestFailed
@@ -34,17 +35,15 @@ class Timeline:
 class Connection:
     """One keep-alive connection to a server."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self, wire: _Wire, host: str) -> None:
+        self._wire = wire
         self._host = host
 
     @classmethod
     async def open(cls, url: str) -> Connection:
         """Connect to ``http://host:port``."""
         parts = urlsplit(url)
-        reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80, limit=1 << 24)
-        return cls(reader, writer, parts.netloc)
+        return cls(await _Wire.connected(parts.hostname or "", parts.port or 80), parts.netloc)
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -58,10 +57,9 @@ class Connection:
 
     async def renew(self) -> None:
         """Connect again if the server hung up on an idle connection."""
-        if self._reader.at_eof():
+        if self._wire.hung_up:
             await self.close()
-            new = await self.open(f"http://{self._host}")
-            self._reader, self._writer = new._reader, new._writer
+            self._wire = (await self.open(f"http://{self._host}"))._wire
 
     async def get(self, path: str) -> Timeline:
         """Fetch ``path``: its body is the only event."""
@@ -80,50 +78,166 @@ class Connection:
 
     async def close(self) -> None:
         """Hang up."""
-        self._writer.close()
-        with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
+        await self._wire.close()
 
     async def _send(self, request: bytes, keep: bool, heard: Heard | None) -> Timeline:
-        line = Timeline(time.perf_counter())
-        self._writer.write(request)
+        answer = _Answer(self._host, keep, heard)
+        return await self._wire.ask(request, answer)
+
+
+class _Wire(asyncio.Protocol):
+    """The socket of a connection, and the answer that comes over it."""
+
+    def __init__(self) -> None:
+        self.hung_up = False
+        self._answer: _Answer | None = None
+        self._gone = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def connected(cls, host: str, port: int) -> _Wire:
+        _, wire = await asyncio.get_running_loop().create_connection(cls, host, port)
+        return wire
+
+    async def ask(self, request: bytes, answer: _Answer) -> Timeline:
+        self._answer = answer
+        self._transport.write(request)
+        if self.hung_up:
+            answer.cut_off()
         try:
-            head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
-            length = _header(head, b"content-length")
-            chunked = _header(head, b"transfer-encoding") == b"chunked"
-            if b" 200 " not in head.split(b"\r\n", 1)[0]:
-                body = await (self._chunk() if chunked else self._reader.read(int(length or 1 << 16)))
-                raise RequestFailed(self._host, (head + body[:2000]).decode(errors="replace"))
-            if length is not None:
-                line.events.append(await self._reader.readexactly(int(length)))
-                line.pieces.append(time.perf_counter())
-            else:
-                await self._events(line, keep, heard, chunked=chunked)
-        except (asyncio.IncompleteReadError, ConnectionError, ValueError) as error:
-            raise RequestFailed(self._host, f"the answer is cut off or no HTTP: {error}") from error
-        line.done = time.perf_counter()
-        return line
+            return await answer.complete
+        finally:
+            self._answer = None
 
-    async def _events(self, line: Timeline, keep: bool, heard: Heard | None, *, chunked: bool) -> None:
-        rest = b""
-        while data := await (self._chunk() if chunked else self._reader.read(1 << 16)):
-            now = time.perf_counter()
-            *events, rest = (rest + data.replace(b"\r\n", b"\n")).split(b"\n\n")
-            for event in events:
-                if event.startswith((b"error", b"event: error", b'data: {"error"')):
-                    raise RequestFailed(self._host, event.decode(errors="replace"))
-                if not event.startswith(b"data:") or event.endswith(b"[DONE]"):
-                    continue
-                line.pieces.append(now)
-                if keep:
-                    line.events.append(event[5:])
-                if heard is not None:
-                    heard(len(line.pieces))
+    async def close(self) -> None:
+        self._transport.close()
+        await self._gone
 
-    async def _chunk(self) -> bytes:
-        """The next chunk of a chunked body; empty at its end."""
-        size = int((await self._reader.readuntil(b"\r\n")).split(b";")[0], 16)
-        return (await self._reader.readexactly(size + 2))[:-2]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is not None:
+            self._answer.feed(data)
+
+    def eof_received(self) -> None:
+        self.hung_up = True
+        if self._answer is not None:
+            self._answer.cut_off()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.eof_received()
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+
+class _Answer:
+    """Takes an answer apart as it comes; ``complete`` is its timeline, or what was wrong with it."""
+
+    def __init__(self, host: str, keep: bool, heard: Heard | None) -> None:
+        self.complete: asyncio.Future[Timeline] = asyncio.get_running_loop().create_future()
+        self._host = host
+        self._keep = keep
+        self._heard = heard
+        self._line = Timeline(time.perf_counter())
+        self._raw = b""  # what has come and was not taken
+        self._rest = b""  # of the body: an event that has no end yet
+        self._head: bytes | None = None
+        self._length: int | None = None
+        self._chunked = self._ok = False
+
+    def feed(self, data: bytes) -> None:
+        """``data`` came."""
+        if self.complete.done():
+            return
+        self._raw += data
+        try:
+            if self._head is None and not self._take_head():
+                return
+            self._take_body()
+        except ValueError as error:
+            self._fail(f"the answer is no HTTP: {error}")
+
+    def cut_off(self) -> None:
+        """Nothing more comes."""
+        if self.complete.done():
+            return
+        if self._head is None or self._chunked or self._length is not None:
+            self._fail("the answer is cut off")
+        elif not self._ok:
+            self._refuse(self._raw)
+        else:
+            self._end()
+
+    def _take_head(self) -> bool:
+        head, found, rest = self._raw.partition(b"\r\n\r\n")
+        if not found:
+            return False
+        self._head, self._raw = head.lower(), rest
+        length = _header(self._head, b"content-length")
+        self._length = None if length is None else int(length)
+        self._chunked = _header(self._head, b"transfer-encoding") == b"chunked"
+        self._ok = b" 200 " in self._head.split(b"\r\n", 1)[0]
+        return True
+
+    def _take_body(self) -> None:
+        if self._length is not None:
+            if len(self._raw) >= self._length:
+                self._whole(self._raw[: self._length])
+        elif self._chunked:
+            while not self.complete.done() and (chunk := self._chunk()) is not None:
+                if not self._ok:
+                    self._refuse(chunk)
+                elif chunk:
+                    self._events(chunk)
+                else:
+                    self._end()
+        elif self._ok:
+            data, self._raw = self._raw, b""
+            self._events(data)
+
+    def _chunk(self) -> bytes | None:
+        """The next chunk of a chunked body, empty at its end; None while it is not there."""
+        size, found, rest = self._raw.partition(b"\r\n")
+        if not found:
+            return None
+        count = int(size.split(b";")[0], 16)
+        if len(rest) < count + 2:
+            return None
+        self._raw = rest[count + 2 :]
+        return rest[:count]
+
+    def _whole(self, body: bytes) -> None:
+        if not self._ok:
+            self._refuse(body)
+            return
+        self._line.events.append(body)
+        self._line.pieces.append(time.perf_counter())
+        self._end()
+
+    def _events(self, data: bytes) -> None:
+        line, now = self._line, time.perf_counter()
+        *events, self._rest = (self._rest + data.replace(b"\r\n", b"\n")).split(b"\n\n")
+        for event in events:
+            if event.startswith((b"error", b"event: error", b'data: {"error"')):
+                self._fail(event.decode(errors="replace"))
+                return
+            if not event.startswith(b"data:") or event.endswith(b"[DONE]"):
+                continue
+            line.pieces.append(now)
+            if self._keep:
+                line.events.append(event[5:])
+            if self._heard is not None:
+                self._heard(len(line.pieces))
+
+    def _end(self) -> None:
+        self._line.done = time.perf_counter()
+        self.complete.set_result(self._line)
+
+    def _refuse(self, body: bytes) -> None:
+        self._fail(((self._head or b"") + b"\r\n\r\n" + body[:2000]).decode(errors="replace"))
+
+    def _fail(self, message: str) -> None:
+        self.complete.set_exception(RequestFailed(self._host, message))
 
 
 def _header(head: bytes, name: bytes) -> bytes | None:

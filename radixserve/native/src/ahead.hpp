@@ -32,13 +32,13 @@ class Ahead {
  public:
   Ahead() = default;
 
-  // Takes about `lines` cache lines.
-  explicit Ahead(int64_t lines) {
+  // Takes about `lines` cache lines of what `worker` is to fetch.
+  Ahead(int64_t lines, int worker) {
     AheadList& list = ahead_list;
-    if (lines == 0 || list.next.load(std::memory_order_relaxed) >= list.count) return;
-    int64_t wanted = divide_up(lines * kLine, list.bytes);
-    place_ = list.next.fetch_add(wanted, std::memory_order_relaxed);
-    end_place_ = least(place_ + wanted, list.count);
+    if (lines == 0 || size_t(worker) >= list.parts.size()) return;
+    AheadList::Part& part = list.parts[size_t(worker)];
+    place_ = part.next;
+    end_place_ = part.next = least(part.end, part.next + divide_up(lines * kLine, list.bytes));
     go_on();
   }
 

@@ -104,7 +104,7 @@ const AttentionPlan& plan_for(const RsAttention& op, const RsBatch& batch) {
 
 // Lets the linears of ops [0, count) fetch what the first attention among them will read.
 void look_ahead(const RsOp* ops, int64_t count, const RsBatch& batch) {
-  ahead_list.count = 0;
+  ahead_list.parts.clear();
   for (int64_t i = 0; i < count && batch.tokens; ++i) {
     if (ops[i].kind != RS_ATTENTION) continue;
     const RsAttention& op = *static_cast<const RsAttention*>(ops[i].params);
@@ -113,8 +113,9 @@ void look_ahead(const RsOp* ops, int64_t count, const RsBatch& batch) {
     ahead_list.caches[1] = static_cast<const char*>(op.v_cache);
     ahead_list.subs = plan.ahead.data();
     ahead_list.bytes = sub_bytes(op);
-    ahead_list.next = 0;
-    ahead_list.count = int64_t(plan.ahead.size());
+    int64_t threads = thread_count(), entries = int64_t(plan.ahead.size());
+    for (int64_t t = 0; t < threads; ++t)
+      ahead_list.parts.push_back({entries * t / threads, entries * (t + 1) / threads});
     return;
   }
 }

@@ -165,15 +165,16 @@ RS_INLINE void for_tiles(const LinearGrid& grid, int64_t task, int64_t tile_rows
 
 // A task's part of what is to be fetched while linears compute. `lines`: what a tile fetches; a tile of fewer than
 // `least_rows` takes no longer than its weights take to come.
-RS_INLINE Ahead ahead_of(const LinearGrid& grid, int64_t tile_rows, int64_t least_rows, int64_t lines) {
+RS_INLINE Ahead ahead_of(const LinearGrid& grid, int worker, int64_t tile_rows, int64_t least_rows, int64_t lines) {
   int64_t rows = least(grid.rows, grid.row_step), tiles = divide_up(rows, tile_rows);
-  return rows < least_rows ? Ahead() : Ahead(tiles * grid.panel_step * lines);
+  return rows < least_rows ? Ahead() : Ahead(tiles * grid.panel_step * lines, worker);
 }
 
 // What a tile of a dense linear fetches. Weights of two bytes leave time for it only where they meet two tiles.
 template <class D>
-RS_INLINE Ahead dense_ahead(const LinearGrid& grid, const RsLinear& op, int64_t panels_a_step = 1) {
-  return ahead_of(grid, kDenseRows, kDenseRows + 1, panels_a_step * op.in_features / D::kStep * kAheadLinesAStep);
+RS_INLINE Ahead dense_ahead(const LinearGrid& grid, int worker, const RsLinear& op, int64_t panels_a_step = 1) {
+  int64_t lines = panels_a_step * op.in_features / D::kStep * kAheadLinesAStep;
+  return ahead_of(grid, worker, kDenseRows, kDenseRows + 1, lines);
 }
 
 // Hands the grid's tasks to the pool: body(task, worker).
@@ -194,8 +195,8 @@ LinearGrid dense_grid(const RsLinear& op, int64_t rows) {
 template <class D>
 bool linear_dense_typed(const RsLinear& op, Rows rows) {
   LinearGrid grid = dense_grid<D>(op, rows.count);
-  for_tasks(grid, [&](int64_t task, int) {
-    Ahead ahead = dense_ahead<D>(grid, op);
+  for_tasks(grid, [&](int64_t task, int worker) {
+    Ahead ahead = dense_ahead<D>(grid, worker, op);
     for_tiles(grid, task, kDenseRows, [&](int64_t row, int count, int64_t panel) {
       dense_tile_of<D, kDenseRows>(count, {&op, rows.index, row, panel * kPanel, &ahead});
     });

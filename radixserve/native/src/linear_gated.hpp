@@ -34,8 +34,8 @@ bool linear_gated_quant(const RsLinear& op, Rows rows) {
   LinearGrid grid = linear_grid(rows.count, op.out_features / kQuantPanel, 2 * bytes, kQuantRows);
   QuantizedRows<Q> x;
   if (!quantize_rows<Q>(op, rows, &x)) return false;
-  for_tasks(grid, [&](int64_t task, int) {
-    Ahead ahead = quant_ahead(grid, op, 2);
+  for_tasks(grid, [&](int64_t task, int worker) {
+    Ahead ahead = quant_ahead(grid, worker, op, 2);
     for_tiles(grid, task, kQuantRows, [&](int64_t row, int count, int64_t panel) {
       float outputs[2][kQuantRows * kQuantPanel];
       for (int half = 0; half < 2; ++half) {
@@ -55,8 +55,8 @@ bool linear_gated_dense(const RsLinear& op, Rows rows) {
   using E = typename D::Element;
   int64_t bytes = 2 * op.in_features * kPanel * int64_t(sizeof(E));
   LinearGrid grid = linear_grid(rows.count, op.out_features / kPanel, bytes, kDenseRows);
-  for_tasks(grid, [&](int64_t task, int) {
-    Ahead ahead = dense_ahead<D>(grid, op, 2);
+  for_tasks(grid, [&](int64_t task, int worker) {
+    Ahead ahead = dense_ahead<D>(grid, worker, op, 2);
     for_tiles(grid, task, kDenseRows, [&](int64_t row, int count, int64_t panel) {
       float outputs[2][kDenseRows * kPanel];
       for (int half = 0; half < 2; ++half) {

@@ -315,8 +315,8 @@ bool quantize_rows(const RsLinear& op, Rows rows, QuantizedRows<Q>* out) {
   return true;
 }
 
-RS_INLINE Ahead quant_ahead(const LinearGrid& grid, const RsLinear& op, int64_t panels_a_step = 1) {
-  return ahead_of(grid, kQuantRows, kAheadRows, panels_a_step * op.in_features / kGroup * kAheadLinesAGroup);
+RS_INLINE Ahead quant_ahead(const LinearGrid& grid, int worker, const RsLinear& op, int64_t panels_a_step = 1) {
+  return ahead_of(grid, worker, kQuantRows, kAheadRows, panels_a_step * op.in_features / kGroup * kAheadLinesAGroup);
 }
 
 template <class Q>
@@ -329,8 +329,8 @@ bool linear_quant_typed(const RsLinear& op, Rows rows) {
   LinearGrid grid = quant_grid<Q>(op, rows.count);
   QuantizedRows<Q> x;
   if (!quantize_rows<Q>(op, rows, &x)) return false;
-  for_tasks(grid, [&](int64_t task, int) {
-    Ahead ahead = quant_ahead(grid, op);
+  for_tasks(grid, [&](int64_t task, int worker) {
+    Ahead ahead = quant_ahead(grid, worker, op);
     for_tiles(grid, task, kQuantRows, [&](int64_t row, int count, int64_t panel) {
       quant_tile_of<Q, kQuantRows>(count, x.tile(&op, row, row, panel * kQuantPanel, &ahead));
     });

@@ -1,23 +1,28 @@
 // A pool that stays out of the way.
 //
-// One 64-bit ticket holds the number of the job and how many of its chunks nobody has taken yet:
+// The chunks of a job are dealt out in advance, an equal stretch to each thread. What is left of a stretch stands in a
+// 64-bit ticket, one for each thread in a cache line of its own:
 //
 //     [ job number : 32 | chunks left : 32 ]
 //
-// A thread takes a chunk by lowering the ticket with compare-and-swap. The caller fills in the job, publishes the
-// ticket, works like everybody else and then waits for chunks that others still hold, never for a thread that took
-// none: a worker that the system has put aside for a busy neighbour delays a step by at most the one small chunk it
-// holds. What belongs to a job is read only after a chunk was taken, when the caller cannot have left the job yet.
+// A thread takes chunks by lowering its own ticket with compare-and-swap, then the tickets of others, until all are
+// empty; it counts what it has done in a line of its own, too. So while there is work the threads do not touch one
+// another's lines, which between cores that share no cache takes 150 ns each time, and none waits for another that is
+// late: the caller fills in the job, publishes the tickets, works like everybody else and then waits for chunks that
+// others still hold, never for a thread that took none. A worker that the system has put aside for a busy neighbour
+// delays a step by at most the one small chunk it holds. What belongs to a job is read only after a chunk was taken,
+// when the caller cannot have left the job yet.
 //
 // Idle workers spin for some tens of microseconds, which covers the gap between two operations of a step, then sleep on
 // a futex; so does the caller at the end of a job.
 //
 // On a busy machine even that one chunk may be out for milliseconds. Before it sleeps, the caller notes how much
 // processor time each worker has had; a worker that then ends a chunk compares that with the time by the clock, and so
-// knows how long it kept the caller waiting without running. A chunk that is merely long is not confused with that. Where
-// the worker had run for less than kWorthIt times as long before, it costs more than it helps: it rests for kRest times
-// as long, and the others do its work, so that waiting is a small part of the whole, whoever else wants the cores. A
-// neighbour that comes once in a while and is soon gone, as a server that hands out the tokens of a step, is waited for.
+// knows how long it kept the caller waiting without running. A chunk that is merely long is not confused with that.
+// Where the worker had run for less than kWorthIt times as long before, it costs more than it helps: it rests for kRest
+// times as long, and the others do its work, so that waiting is a small part of the whole, whoever else wants the
+// cores. A neighbour that comes once in a while and is soon gone, as a server that hands out the tokens of a step, is
+// waited for.
 //
 // After fork() a child has none of the threads: it starts its own at its first call. Forking while another thread is
 // inside rs_run is as unsafe as with any other lock.
@@ -45,29 +50,34 @@ constexpr int64_t kWorthIt = 2;
 constexpr int64_t kRest = 8;
 constexpr int64_t kLongestRest = 250000000;
 
-struct alignas(64) Line {
-  std::atomic<uint64_t> value{0};
+struct alignas(128) Lane {  // a line and the one that is fetched with it
+  std::atomic<uint64_t> ticket{0};
+  alignas(64) std::atomic<uint64_t> finished{0};  // chunks that the thread has done so far, in all jobs
 };
 
 struct Pool {
-  Line ticket;
-  Line finished;  // chunks of the current job that are done
-  Line parked;    // workers asleep on the job number
-  alignas(64) std::atomic<uint32_t> done_signal{0};
-  std::atomic<uint32_t> caller_waits{0};
-  std::atomic<uint32_t> wanted_threads{1};
-  std::atomic<uint32_t> stopping{0};
+  Lane lanes[kMaxThreads];  // the caller's first
   // The job; written by the caller while no chunk is out.
-  std::atomic<ChunkFunction> function{nullptr};
+  alignas(128) std::atomic<ChunkFunction> function{nullptr};
   std::atomic<void*> context{nullptr};
   std::atomic<int64_t> chunks{0};
+  std::atomic<int64_t> threads{1};
+  // Where the threads sleep: on the number of the job, and the caller on the signal.
+  alignas(128) std::atomic<uint32_t> job{0};
+  std::atomic<uint32_t> parked{0};
+  alignas(128) std::atomic<uint32_t> caller_waits{0};
+  std::atomic<uint32_t> done_signal{0};
+  std::atomic<uint32_t> stopping{0};
   // When the caller began to wait, and the processor time of each worker then; read while a chunk is out only.
   int64_t wait_began = 0;
   int64_t worked_at_wait[kMaxThreads];
   int64_t worked_at_stall[kMaxThreads];  // and when it last came back from a stall; each worker knows its own only
   pthread_t workers[kMaxThreads];
   clockid_t clocks[kMaxThreads];
-  int running = 0;  // workers started in this process; touched by the caller only
+  // The caller's own: workers started in this process, and chunks of all jobs so far.
+  std::atomic<uint32_t> wanted_threads{1};
+  int running = 0;
+  uint64_t handed_out = 0;
 };
 
 Pool* pool = new Pool;  // never freed: threads may outlive static destructors
@@ -111,10 +121,10 @@ void futex_wait(const void* word, uint32_t expected, const timespec* longest = n
 
 void futex_wake_all(const void* word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0); }
 
-// The half of the ticket that holds the job number; x86 and ARM Linux are little-endian.
-const void* job_number_word() { return reinterpret_cast<const char*>(&pool->ticket.value) + 4; }
-
 uint32_t job_number(uint64_t ticket) { return uint32_t(ticket >> 32); }
+
+// The first chunk of a thread's stretch.
+int64_t stretch_begin(int thread, int64_t chunks, int64_t threads) { return chunks * thread / threads; }
 
 // How long this worker should rest after a chunk, in nanoseconds. To be asked before the chunk counts as finished: the
 // caller cannot go on to another job until then.
@@ -134,45 +144,51 @@ void rest(int64_t nanoseconds) {
   futex_wait(&pool->stopping, 0, &length);
 }
 
-// Takes and runs chunks of the job until none is left.
-void work(int worker) {
-  uint64_t ticket = pool->ticket.value.load(std::memory_order_acquire);
+// Takes and runs chunks of the stretch of thread `owner` until none is left.
+void work_off(int owner, int worker) {
+  std::atomic<uint64_t>& lane = pool->lanes[owner].ticket;
+  uint64_t ticket = lane.load(std::memory_order_acquire);
   while (uint32_t(ticket) != 0) {
     uint32_t left = uint32_t(ticket);
-    if (!pool->ticket.value.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
-                                                  std::memory_order_acquire))
-      continue;
-    int64_t total = pool->chunks.load(std::memory_order_relaxed);
-    pool->function.load(std::memory_order_relaxed)(pool->context.load(std::memory_order_relaxed), total - left, worker);
+    if (!lane.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+    int64_t end = stretch_begin(owner + 1, pool->chunks.load(std::memory_order_relaxed),
+                                pool->threads.load(std::memory_order_relaxed));
+    pool->function.load(std::memory_order_relaxed)(pool->context.load(std::memory_order_relaxed), end - left, worker);
     int64_t pause = rest_due(worker);
-    if (int64_t(pool->finished.value.fetch_add(1, std::memory_order_seq_cst) + 1) == total) {
-      if (pool->caller_waits.load(std::memory_order_seq_cst)) {
-        pool->done_signal.fetch_add(1, std::memory_order_seq_cst);
-        futex_wake_all(&pool->done_signal);
-      }
+    pool->lanes[worker].finished.fetch_add(1, std::memory_order_seq_cst);
+    if (worker && pool->caller_waits.load(std::memory_order_seq_cst)) {
+      pool->done_signal.fetch_add(1, std::memory_order_seq_cst);
+      futex_wake_all(&pool->done_signal);
     }
     if (pause) rest(pause);
-    ticket = pool->ticket.value.load(std::memory_order_acquire);
+    ticket = lane.load(std::memory_order_acquire);
   }
 }
 
-// Returns when the ticket's job number differs from `seen`.
-uint32_t wait_for_job(uint32_t seen) {
+// Takes and runs chunks of the job, a thread's own first.
+void work(int worker, int threads) {
+  for (int i = 0; i < threads; ++i) work_off((worker + i) % threads, worker);
+}
+
+// Returns when the ticket of this worker is of another job than `seen`.
+uint32_t wait_for_job(int worker, uint32_t seen) {
+  const std::atomic<uint64_t>& ticket = pool->lanes[worker].ticket;
   int64_t deadline = now_ns() + kSpinNanoseconds;
   for (;;) {
     for (int i = 0; i < 64; ++i) {
-      uint32_t number = job_number(pool->ticket.value.load(std::memory_order_acquire));
+      uint32_t number = job_number(ticket.load(std::memory_order_acquire));
       if (number != seen) return number;
       pause_cpu();
     }
     if (now_ns() > deadline) break;
   }
   for (;;) {
-    pool->parked.value.fetch_add(1, std::memory_order_seq_cst);
-    uint32_t number = job_number(pool->ticket.value.load(std::memory_order_seq_cst));
-    if (number == seen) futex_wait(job_number_word(), seen);
-    pool->parked.value.fetch_sub(1, std::memory_order_seq_cst);
-    number = job_number(pool->ticket.value.load(std::memory_order_acquire));
+    pool->parked.fetch_add(1, std::memory_order_seq_cst);
+    uint32_t job = pool->job.load(std::memory_order_seq_cst);
+    // The ticket is published before the number of the job.
+    if (job_number(ticket.load(std::memory_order_seq_cst)) == seen) futex_wait(&pool->job, job);
+    pool->parked.fetch_sub(1, std::memory_order_seq_cst);
+    uint32_t number = job_number(ticket.load(std::memory_order_acquire));
     if (number != seen) return number;
   }
 }
@@ -181,25 +197,32 @@ void* worker_main(void* argument) {
   int worker = int(reinterpret_cast<intptr_t>(argument));
   uint32_t seen = 0;  // a worker that starts late looks for work at once
   for (;;) {
-    work(worker);
-    seen = wait_for_job(seen);
+    work(worker, int(pool->threads.load(std::memory_order_relaxed)));
+    seen = wait_for_job(worker, seen);
     if (pool->stopping.load(std::memory_order_acquire)) return nullptr;
   }
 }
 
-void publish(uint64_t left) {
-  uint64_t number = job_number(pool->ticket.value.load(std::memory_order_relaxed)) + 1;
+void publish(int64_t chunks, int threads) {
+  uint64_t number = job_number(pool->lanes[0].ticket.load(std::memory_order_relaxed)) + 1;
   if (uint32_t(number) == 0) number = 1;
-  pool->ticket.value.store(number << 32 | left, std::memory_order_seq_cst);
-  if (pool->parked.value.load(std::memory_order_seq_cst)) futex_wake_all(job_number_word());
+  // Workers first: they are to see it while the caller goes on.
+  for (int i = threads - 1; i >= 0; --i) {
+    uint64_t left = uint64_t(stretch_begin(i + 1, chunks, threads) - stretch_begin(i, chunks, threads));
+    pool->lanes[i].ticket.store(number << 32 | left, std::memory_order_release);
+  }
+  pool->job.store(uint32_t(number), std::memory_order_seq_cst);
+  if (pool->parked.load(std::memory_order_seq_cst)) futex_wake_all(&pool->job);
 }
 
 void stop_workers() {
   if (!pool->running) return;
   pool->stopping.store(1, std::memory_order_seq_cst);
   futex_wake_all(&pool->stopping);
-  publish(0);
+  publish(0, pool->running + 1);
   for (int i = 0; i < pool->running; ++i) pthread_join(pool->workers[i], nullptr);
+  for (int i = 0; i <= pool->running; ++i) pool->lanes[i].finished.store(0, std::memory_order_relaxed);
+  pool->handed_out = 0;
   pool->running = 0;
   pool->stopping.store(0, std::memory_order_release);
 }
@@ -226,8 +249,13 @@ void start_workers() {
   }
 }
 
-void wait_until_finished(int64_t total) {
-  auto all_done = [&] { return int64_t(pool->finished.value.load(std::memory_order_seq_cst)) == total; };
+// Until as many chunks are done as were ever handed out.
+void wait_until_finished() {
+  auto all_done = [&] {
+    uint64_t done = 0;
+    for (int i = 0; i <= pool->running; ++i) done += pool->lanes[i].finished.load(std::memory_order_seq_cst);
+    return done == pool->handed_out;
+  };
   int64_t deadline = now_ns() + kSpinNanoseconds;
   for (;;) {
     for (int i = 0; i < 64; ++i) {
@@ -255,13 +283,15 @@ void parallel(int64_t chunks, ChunkFunction function, void* context, bool worth_
     return;
   }
   start_workers();
+  int threads = pool->running + 1;
   pool->function.store(function, std::memory_order_relaxed);
   pool->context.store(context, std::memory_order_relaxed);
   pool->chunks.store(chunks, std::memory_order_relaxed);
-  pool->finished.value.store(0, std::memory_order_relaxed);
-  publish(uint64_t(chunks));
-  work(0);
-  wait_until_finished(chunks);
+  pool->threads.store(threads, std::memory_order_relaxed);
+  pool->handed_out += uint64_t(chunks);
+  publish(chunks, threads);
+  work(0, threads);
+  wait_until_finished();
 }
 
 int thread_count() { return int(pool->wanted_threads.load()); }
