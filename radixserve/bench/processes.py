@@ -11,8 +11,8 @@ from pathlib import Path
 _LISTEN = "0A"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
-# At rest is a machine that for so long was busy with less than this share of one core.
-_REST_S, _REST_SHARE = 0.3, 0.1
+# At rest is a machine that for so long was busy with less than this share of one core. Our engine tidies up after a second of idling.
+_REST_S, _REST_SHARE = 1.3, 0.1
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from radixserve.bench.workloads import LONG, Call, Scale, Text, Workload, build_
 from radixserve.model.text import load_text_model
 
 _WARM_UP_CALLS, _WARM_UP_PROMPT, _WARM_UP_OUTPUT = 4, 40, 8
-_PATIENCE_S = 6.0
+_PATIENCE_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ async def _run(workload: Workload, server: Server, prose: Prose, options: ServeO
     """One session, once the machine is at rest, and after a few requests that do not count."""
     process = listener(server.port)
     if process is not None and not await wait_for_rest(_PATIENCE_S):
-        note("something else keeps this machine busy; foreign CPU tells how much")
+        note("this machine does not come to rest; foreign CPU tells what others took")
     # Prompts that no other run has, and no workload.
     warm_up = build_workload(
         "W5", prose, -1 - options.seed, Scale(_WARM_UP_CALLS, _WARM_UP_OUTPUT, _WARM_UP_PROMPT / 512)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from radixserve.bench import processes
 from radixserve.bench.machine import Limits
 from radixserve.bench.prose import Prose
 from tests.bench.word_tokenizer import WordTokenizer
@@ -18,3 +19,9 @@ def limits() -> Limits:
 @pytest.fixture(scope="session")
 def prose() -> Prose:
     return Prose(WordTokenizer())
+
+
+@pytest.fixture(autouse=True)
+def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody needs a quiet machine here."""
+    monkeypatch.setattr(processes, "_REST_S", 0.01)

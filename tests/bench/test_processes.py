@@ -6,9 +6,6 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from radixserve.bench import processes
 from radixserve.bench.processes import Usage, busy_seconds, listener, usage_below, wait_for_rest
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -57,17 +54,14 @@ def test_idle_and_waiting_time_is_not_busy(tmp_path: Path) -> None:
     assert busy_seconds(tmp_path) == 5.0
 
 
-def test_rest_is_waited_for_as_long_as_somebody_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_REST_S", 0.01)
+def test_rest_is_waited_for_as_long_as_somebody_polls() -> None:
     # A core that polls for two looks and then rests; each look reads the time twice.
     readings = iter([0.0, 0.01, 0.01, 0.02, 0.02, 0.0201])
     assert asyncio.run(wait_for_rest(1.0, lambda: next(readings)))
     assert next(readings, None) is None, "rest is noticed at the third look, not before"
 
 
-def test_a_machine_that_never_rests_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_REST_S", 0.01)
-
+def test_a_machine_that_never_rests_is_not_waited_for_without_end() -> None:
     def polling() -> Iterator[float]:
         spent = 0.0
         while True:

@@ -15,9 +15,9 @@
 namespace radixserve {
 namespace RS_NAMESPACE {
 
-constexpr int kLine = 64;
 // Lines that a kernel fetches beside a group of quantized weights (linear_quant.hpp) and beside a step along K of dense
-// ones, in tiles of at least kAheadRows rows: fewer take no longer than their weights take to come.
+// ones, in tiles of at least kAheadRows rows: fewer take no longer than their weights take to come, and dense weights
+// take longer unless several tiles meet them (`dense_ahead`).
 #if defined(RS_ISA_V4)
 constexpr int kAheadLinesAGroup = 6;
 constexpr int kAheadLinesAStep = 1;
@@ -38,7 +38,7 @@ class Ahead {
     if (lines == 0 || size_t(worker) >= list.parts.size()) return;
     AheadList::Part& part = list.parts[size_t(worker)];
     place_ = part.next;
-    end_place_ = part.next = least(part.end, part.next + divide_up(lines * kLine, list.bytes));
+    end_place_ = part.next = least(part.end, part.next + lines);
     go_on();
   }
 
@@ -57,10 +57,12 @@ class Ahead {
   void go_on() {
     if (place_ < end_place_) {
       const AheadList& list = ahead_list;
-      int64_t sub = list.subs[place_++];
-      at_ = list.caches[sub % 2] + sub / 2 * list.bytes;
-      end_ = at_ + list.bytes;
+      int64_t sub = list.subs[place_ / list.lines()], line = place_ % list.lines();
+      int64_t count = least(list.lines() - line, end_place_ - place_);
+      at_ = list.caches[sub % 2] + sub / 2 * list.bytes + line * kLine;
+      end_ = at_ + count * kLine;
       step_ = kLine;
+      place_ += count;
     } else {
       *this = Ahead();
     }

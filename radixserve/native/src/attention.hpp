@@ -8,7 +8,7 @@
 //   partial [rows][head_dim]  sum p v, a chain over the chunk's tokens for each (row, dim)
 //
 // Runs of blocks that several requests share are met once by all their rows in the first and third step; an accumulator
-// that goes through memory between two runs keeps its bits. While one run is worked on the next is on its way from
+// that goes through memory between two runs keeps its bits. While such a run is worked on the next is on its way from
 // memory. A token that a row does not see adds p v = 0; only V that
 // was never written (it may be NaN) is replaced by zeros. So (m, l, partial) of a row and a chunk do not depend on
 // company, tile, run or thread.

@@ -107,13 +107,14 @@ class Planner {
   // threads, and one that makes more than a tile reads them once for all its tokens, though nobody shares them.
   void share_out_long_ones(int32_t tile_tokens, int64_t tasks_wanted) {
     int64_t all = 0;
-    for (int32_t r = 0; r < batch_.requests; ++r) all += work_of(r);
+    for (int32_t r = 0; r < batch_.requests; ++r) all += pairs_of(r);
     for (int32_t r = 0; r < batch_.requests; ++r)
-      if (tokens_of(r) <= kGroupTokens && (tokens_of(r) > tile_tokens || work_of(r) * tasks_wanted > all))
+      if (tokens_of(r) <= kGroupTokens && (tokens_of(r) > tile_tokens || pairs_of(r) * tasks_wanted > all))
         alone_[size_t(r)] = false;
   }
 
-  int64_t work_of(int32_t request) const {
+  // Pairs of a query and a key.
+  int64_t pairs_of(int32_t request) const {
     return int64_t(tokens_of(request)) *
            (batch_.seq_lens[request] - first_visible(first_position(request), window_));
   }

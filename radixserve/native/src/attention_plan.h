@@ -53,7 +53,7 @@ struct Group {
   int32_t tokens;
   int32_t first_member, last_member;
   int32_t first_run, last_run;
-  int64_t work;  // see Planner::work_of
+  int64_t work;  // in sub-blocks that one token meets
 };
 
 struct Tile {

@@ -63,7 +63,7 @@ size_t plans_of_this_run;
 constexpr int32_t kTasksEach = 6;
 
 // What is fetched for one attention before it begins: more would push itself out of the caches again.
-constexpr int64_t kAheadBytes = 8 << 20;
+constexpr int64_t kFetchedAhead = 8 << 20;
 
 // Tokens of a tile: about 48 query rows of one KV head.
 int32_t tile_tokens(const RsAttention& op) {
@@ -98,7 +98,7 @@ const AttentionPlan& plan_for(const RsAttention& op, const RsBatch& batch) {
   if (plans.size() == plans_of_this_run) plans.push_back(std::make_unique<AttentionPlan>());
   AttentionPlan& plan = *plans[plans_of_this_run++];
   int32_t heads = op.kv_heads, wanted = thread_count() == 1 ? 1 : (kTasksEach * thread_count() + heads - 1) / heads;
-  make_attention_plan(plan, batch, op.window, op.block_size, tokens, wanted, kAheadBytes / sub_bytes(op));
+  make_attention_plan(plan, batch, op.window, op.block_size, tokens, wanted, kFetchedAhead / sub_bytes(op));
   return plan;
 }
 
@@ -113,9 +113,9 @@ void look_ahead(const RsOp* ops, int64_t count, const RsBatch& batch) {
     ahead_list.caches[1] = static_cast<const char*>(op.v_cache);
     ahead_list.subs = plan.ahead.data();
     ahead_list.bytes = sub_bytes(op);
-    int64_t threads = thread_count(), entries = int64_t(plan.ahead.size());
+    int64_t threads = thread_count(), lines = int64_t(plan.ahead.size()) * ahead_list.lines();
     for (int64_t t = 0; t < threads; ++t)
-      ahead_list.parts.push_back({entries * t / threads, entries * (t + 1) / threads});
+      ahead_list.parts.push_back({lines * t / threads, lines * (t + 1) / threads});
     return;
   }
 }
