@@ -19,10 +19,10 @@
 // On a busy machine even that one chunk may be out for milliseconds. Before it sleeps, the caller notes how much
 // processor time each worker has had; a worker that then ends a chunk compares that with the time by the clock, and so
 // knows how long it kept the caller waiting without running. A chunk that is merely long is not confused with that.
-// While it is waited for all threads stand still. Where the worker had run for less than that before, for as many times
-// as there are threads, it costs more than it helps: it rests for kRest times as long, and the others do its work, so
-// that waiting is a small part of the whole, whoever else wants the cores. A neighbour that comes once in a while and
-// is soon gone, as a server that hands out the tokens of a step, is waited for.
+// While it is waited for all threads stand still. Where the worker had run for less than kWorthIt times as long before,
+// times the number of threads, it costs more than it helps: it rests for kRest times as long, and the others do its
+// work, so that waiting is a small part of the whole, whoever else wants the cores. A neighbour that comes once in a
+// while and is soon gone, as a server that hands out the tokens of a step, is waited for.
 //
 // After fork() a child has none of the threads: it starts its own at its first call. Forking while another thread is
 // inside rs_run is as unsafe as with any other lock.
@@ -46,6 +46,7 @@ namespace {
 constexpr int kMaxThreads = 256;
 constexpr int64_t kSpinNanoseconds = 30000;
 constexpr int64_t kStallNanoseconds = 300000;  // shorter ones are interrupts, not neighbours
+constexpr int64_t kWorthIt = 2;
 constexpr int64_t kRest = 8;
 constexpr int64_t kLongestRest = 250000000;
 
@@ -134,7 +135,7 @@ int64_t rest_due(int worker) {
   if (stalled <= kStallNanoseconds) return 0;
   int64_t ran = worked - pool->worked_at_stall[worker - 1];
   pool->worked_at_stall[worker - 1] = worked;
-  return ran < pool->threads.load(std::memory_order_relaxed) * stalled ? std::min(kRest * stalled, kLongestRest) : 0;
+  return ran < kWorthIt * pool->threads.load(std::memory_order_relaxed) * stalled ? std::min(kRest * stalled, kLongestRest) : 0;
 }
 
 // Sleeps, unless the pool is stopped.
