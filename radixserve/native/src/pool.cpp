@@ -135,7 +135,8 @@ int64_t rest_due(int worker) {
   if (stalled <= kStallNanoseconds) return 0;
   int64_t ran = worked - pool->worked_at_stall[worker - 1];
   pool->worked_at_stall[worker - 1] = worked;
-  return ran < kWorthIt * pool->threads.load(std::memory_order_relaxed) * stalled ? std::min(kRest * stalled, kLongestRest) : 0;
+  bool worth_it = ran >= kWorthIt * pool->threads.load(std::memory_order_relaxed) * stalled;
+  return worth_it ? 0 : std::min(kRest * stalled, kLongestRest);
 }
 
 // Sleeps, unless the pool is stopped.
