@@ -9,9 +9,8 @@
 //
 // Runs of blocks that several requests share are met once by all their rows in the first and third step; an accumulator
 // that goes through memory between two runs keeps its bits. While such a run is worked on the next is on its way from
-// memory. A token that a row does not see adds p v = 0; only V that
-// was never written (it may be NaN) is replaced by zeros. So (m, l, partial) of a row and a chunk do not depend on
-// company, tile, run or thread.
+// memory. A token that a row does not see adds p v = 0; only V that was never written (it may be NaN) is replaced by
+// zeros. So (m, l, partial) of a row and a chunk do not depend on company, tile, run or thread.
 //
 // In an int8 cache (kv_quant.hpp) k = s_k K and v = s_v V with integers K, V, and q = s_q Q with Q of 16 bits. Then
 //
