@@ -30,8 +30,10 @@ Sanitizer = Literal["address", "thread"]
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra")
 # GCC 12 takes the undefined operand inside its own intrinsics for a mistake of ours.
 _QUIET = ("-Wno-maybe-uninitialized", "-Wno-uninitialized")
-_V4 = ("-DRS_ISA_V4", "-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16")
-_V3 = ("-DRS_ISA_V3", "-march=x86-64-v3")
+# Loops begin a cache line: where they do not, attention takes up to a tenth longer, by what happens to stand before them.
+_ALIGNED = ("-falign-loops=64", "-falign-functions=64")
+_V4 = ("-DRS_ISA_V4", "-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", *_ALIGNED)
+_V3 = ("-DRS_ISA_V3", "-march=x86-64-v3", *_ALIGNED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ def _units() -> tuple[_Unit, ...]:
         _Unit("library", "library.cpp"),
         _Unit("pool", "pool.cpp"),
         _Unit("attention_plan", "attention_plan.cpp"),
+        _Unit("by_rows", "by_rows.cpp"),
         _Unit("kernels_generic", "kernels.cpp"),
     )
     if platform.machine() in ("x86_64", "AMD64"):

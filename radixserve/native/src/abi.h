@@ -7,6 +7,9 @@
 // Sizes are counts of elements, strides are counts of elements between rows. Rows of activations are contiguous along
 // the last dimension. `rows` of an operation says which rows it works on: all tokens of the batch, or only those whose
 // logits are wanted.
+//
+// Operations in a row that work on all tokens, but for attention, may be taken through by rows: row 0 may be several
+// operations ahead of row 1. So they must not keep in one place what belongs to two rows.
 #pragma once
 #include <stdint.h>
 

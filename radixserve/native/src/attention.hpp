@@ -284,9 +284,8 @@ struct Attention {
     const Attention& self = *static_cast<const Attention*>(context);
     int64_t item = chunk / self.op.kv_heads, kv_head = chunk % self.op.kv_heads,
             tiles = int64_t(self.plan.tiles.size());
-    // The last tiles of a prompt see most: they go first.
     if (item < tiles)
-      self.tile_task(self.plan.tiles[size_t(tiles - 1 - item)], kv_head, worker);
+      self.tile_task(self.plan.tiles[size_t(item)], kv_head, worker);
     else
       self.group_task(self.plan.groups[size_t(item - tiles)], kv_head, worker);
   }

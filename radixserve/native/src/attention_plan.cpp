@@ -33,11 +33,9 @@ class Planner {
     }
     for (int32_t c = 0; c < chunks; ++c) sort_chunk(c);
     share_out_long_ones(tile_tokens, tasks_wanted);
+    cut_into_tiles(tile_tokens);
     for (int32_t r = 0; r < batch_.requests; ++r)
-      if (alone_[size_t(r)])
-        cut_into_tiles(r, tile_tokens);
-      else
-        place_partials(r);
+      if (!alone_[size_t(r)]) place_partials(r);
     for (int32_t c = 0; c < chunks; ++c) find_groups(c);
     add_groups(tasks_wanted);
     if (batch_.tokens <= kAheadTokens) look_ahead(most_ahead);
@@ -52,9 +50,19 @@ class Planner {
                         subs_per_block_);
   }
 
-  void cut_into_tiles(int32_t request, int32_t tile_tokens) {
-    for (int32_t t = batch_.query_start[request]; t < batch_.query_start[request + 1]; t += tile_tokens)
-      plan_.tiles.push_back({request, t, std::min(tile_tokens, batch_.query_start[request + 1] - t)});
+  // The last tiles of a prompt see most, so they go first. Then come requests of one tile in the order of the batch, which
+  // tends to give those in its first half to the thread that has just added them to the cache.
+  void cut_into_tiles(int32_t tile_tokens) {
+    for (int32_t r = int32_t(batch_.requests) - 1; r >= 0; --r) {
+      if (!alone_[size_t(r)] || tokens_of(r) <= tile_tokens) continue;
+      for (int32_t tile = (tokens_of(r) - 1) / tile_tokens; tile >= 0; --tile) {
+        int32_t first = tile * tile_tokens;
+        plan_.tiles.push_back({r, batch_.query_start[r] + first, std::min(tile_tokens, tokens_of(r) - first)});
+      }
+    }
+    for (int32_t r = 0; r < batch_.requests; ++r)
+      if (alone_[size_t(r)] && tokens_of(r) <= tile_tokens)
+        plan_.tiles.push_back({r, batch_.query_start[r], tokens_of(r)});
   }
 
   // [first, second) of the request's chunks that any of its tokens sees.
@@ -237,14 +245,14 @@ class Planner {
       for (int64_t sub = begin; sub < end; ++sub)
         ahead.push_back(2 * physical_sub(table, sub, subs_per_block_) + cache);
     };
-    for (auto tile = plan_.tiles.rbegin(); tile != plan_.tiles.rend(); ++tile) {
-      if (tile->tokens < tokens_of(tile->request)) continue;  // several tiles would ask for the same
-      int64_t begin = first_visible(first_position(tile->request), window_) / kSub,
-              end = (batch_.seq_lens[tile->request] - 1) / kSub + 1;
+    for (const Tile& tile : plan_.tiles) {
+      if (tile.tokens < tokens_of(tile.request)) continue;  // several tiles would ask for the same
+      int64_t begin = first_visible(first_position(tile.request), window_) / kSub,
+              end = (batch_.seq_lens[tile.request] - 1) / kSub + 1;
       for (; begin < end; begin = (begin / kChunkSubs + 1) * kChunkSubs) {
         if (int64_t(ahead.size()) >= most) return;
         for (int64_t cache = 0; cache < 2; ++cache)
-          add(tile->request, begin, std::min(end, (begin / kChunkSubs + 1) * kChunkSubs), cache);
+          add(tile.request, begin, std::min(end, (begin / kChunkSubs + 1) * kChunkSubs), cache);
       }
     }
     for (const Group& group : plan_.groups) {

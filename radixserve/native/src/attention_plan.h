@@ -69,7 +69,7 @@ struct AttentionPlan {
   std::vector<Member> members;
   std::vector<Run> runs;
   std::vector<Group> groups;  // those with most work first
-  std::vector<Tile> tiles;
+  std::vector<Tile> tiles;    // in the order of their tasks, before those of groups
   // For merging: the tokens that went into groups, and for each token of the batch its first chunk and the place of
   // that chunk's partial (chunks of a token are consecutive); -1 where it went into a tile.
   std::vector<int32_t> merged_tokens;

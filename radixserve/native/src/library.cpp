@@ -9,6 +9,7 @@
 #include "abi.h"
 #include "ahead.h"
 #include "attention_plan.h"
+#include "by_rows.h"
 #include "kernels.h"
 #include "pool.h"
 
@@ -157,6 +158,28 @@ RsStatus run_one(const RsOp& op, const RsBatch& batch) {
   return done ? RS_OK : RS_NO_MEMORY;
 }
 
+// Takes rows through all of ops [0, count), which are row-wise.
+RsStatus run_by_rows(const RsOp* ops, int64_t count, const RsBatch& batch) {
+  struct Job {
+    const RsOp* ops;
+    int64_t count, parts;
+    const RsBatch* batch;
+    std::atomic<RsStatus> status;
+  } job{ops, count, row_parts(batch), &batch, {RS_OK}};
+  parallel(
+      job.parts,
+      [](void* context, int64_t part, int) {
+        Job& job = *static_cast<Job*>(context);
+        int64_t rows = job.batch->tokens, first = rows * part / job.parts, end = rows * (part + 1) / job.parts;
+        for (int64_t i = 0; i < job.count; ++i) {
+          RowsOfOp slice(job.ops[i], *job.batch, first, end - first);
+          if (RsStatus status = run_one(slice.op(), slice.batch())) job.status = status;
+        }
+      },
+      &job);
+  return job.status;
+}
+
 }  // namespace
 }  // namespace radixserve
 
@@ -197,9 +220,12 @@ int32_t rs_run(const RsOp* ops, int64_t count, const RsBatch* batch) {
   plans_of_this_run = 0;
   try {
     look_ahead(ops, count, *batch);
-    for (int64_t i = 0; i < count; ++i) {
-      if (RsStatus status = run_one(ops[i], *batch)) return status;
+    for (int64_t i = 0; i < count;) {
+      int64_t together = ops_by_rows(ops + i, count - i, *batch);
+      RsStatus status = together ? run_by_rows(ops + i, together, *batch) : run_one(ops[i], *batch);
+      if (status) return status;
       if (ops[i].kind == RS_ATTENTION) look_ahead(ops + i + 1, count - i - 1, *batch);
+      i += together ? together : 1;
     }
   } catch (const std::bad_alloc&) {
     return RS_NO_MEMORY;

@@ -87,7 +87,12 @@ struct Area {
   size_t bytes = 0;
 };
 Area shared_areas[SCRATCH_SLOTS];
+Area inner_areas[kMaxThreads][SCRATCH_SLOTS];  // what is shared scratch to operations inside a chunk
 Area worker_areas[kMaxThreads];
+
+// Which worker this thread is while it works on a chunk, else kOutside.
+constexpr int kOutside = -1;
+thread_local int inside = kOutside;
 
 void* grow(Area& area, size_t bytes) {
   if (bytes > area.bytes) {
@@ -154,7 +159,9 @@ void work_off(int owner, int worker) {
     if (!lane.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
     int64_t end = stretch_begin(owner + 1, pool->chunks.load(std::memory_order_relaxed),
                                 pool->threads.load(std::memory_order_relaxed));
+    inside = worker;
     pool->function.load(std::memory_order_relaxed)(pool->context.load(std::memory_order_relaxed), end - left, worker);
+    inside = kOutside;
     int64_t pause = rest_due(worker);
     pool->lanes[worker].finished.fetch_add(1, std::memory_order_seq_cst);
     if (worker && pool->caller_waits.load(std::memory_order_seq_cst)) {
@@ -279,8 +286,8 @@ void wait_until_finished() {
 }  // namespace
 
 void parallel(int64_t chunks, ChunkFunction function, void* context, bool worth_it) {
-  if (chunks <= 1 || !worth_it || pool->wanted_threads.load(std::memory_order_relaxed) == 1) {
-    for (int64_t i = 0; i < chunks; ++i) function(context, i, 0);
+  if (chunks <= 1 || !worth_it || thread_count() == 1) {
+    for (int64_t i = 0; i < chunks; ++i) function(context, i, inside == kOutside ? 0 : inside);
     return;
   }
   start_workers();
@@ -295,7 +302,7 @@ void parallel(int64_t chunks, ChunkFunction function, void* context, bool worth_
   wait_until_finished();
 }
 
-int thread_count() { return int(pool->wanted_threads.load()); }
+int thread_count() { return inside == kOutside ? int(pool->wanted_threads.load(std::memory_order_relaxed)) : 1; }
 
 void set_thread_count(int threads) {
   threads = threads < 1 ? 1 : threads > kMaxThreads ? kMaxThreads : threads;
@@ -304,7 +311,9 @@ void set_thread_count(int threads) {
   pool->wanted_threads.store(uint32_t(threads));
 }
 
-void* shared_scratch(ScratchSlot slot, size_t bytes) { return grow(shared_areas[slot], bytes); }
+void* shared_scratch(ScratchSlot slot, size_t bytes) {
+  return grow(inside == kOutside ? shared_areas[slot] : inner_areas[inside][slot], bytes);
+}
 
 bool reserve_worker_scratch(size_t bytes_each) {
   for (int i = 0; i < thread_count(); ++i)

@@ -41,6 +41,8 @@ RS_INLINE int64_t k_offset(float, int64_t dim, int64_t token) { return dim * 16 
 RS_INLINE int64_t v_offset(float, int64_t dim, int64_t token, int64_t head_dim) { return token * head_dim + dim; }
 
 constexpr int kMaxHeadDim = 256;
+// Elements of q that a thread rotates at once: the cache that goes with so few is worth sharing out, for it misses.
+constexpr int64_t kRotatedAtOnce = 2560;
 
 // Rotates one head from `in` to `out`; head_dim / 2 a multiple of 8.
 template <class T, class Out>
@@ -74,7 +76,7 @@ RS_INLINE void convert_head(const float* x, int64_t d, int64_t token, int8_t* he
 template <class T, class Q, class Kv>
 bool rope_append_typed(const RsRopeAppend& op, const RsBatch& batch) {
   int64_t d = op.head_dim, half = d / 2, head_bytes = kv_head_bytes(op.kv_type, d);
-  for_rows(batch.tokens, op.heads * d, [&](int64_t row) {
+  auto rotate_row = [&](int64_t row) {
     const T* q = static_cast<const T*>(op.qkv) + row * op.qkv_stride;
     const T* k = q + op.heads * d;
     const T* v = k + op.kv_heads * d;
@@ -97,7 +99,8 @@ bool rope_append_typed(const RsRopeAppend& op, const RsBatch& batch) {
       convert_head(values, d, token, v_head, kept);
       for (int64_t i = 0; i < d; ++i) v_head[v_offset(Kv{}, i, token, d)] = kept[i];
     }
-  });
+  };
+  for_rows(batch.tokens, op.heads * d, rotate_row, kRotatedAtOnce);
   return true;
 }
 
