@@ -24,8 +24,9 @@ namespace radixserve {
 namespace RS_NAMESPACE {
 
 constexpr int kPanel = 32;
-// Bytes of weights between use and prefetch. What is prefetched after the last panel is the next linear's.
-constexpr int kAheadBytes = 4096;
+// Bytes of weights between use and prefetch, by the rows of a tile: where memory is the bound, more only pushes out what
+// is still to be used. What is prefetched after the last panel is the next linear's.
+constexpr int ahead_bytes(int rows) { return rows < 4 ? 4096 : 6144; }
 
 struct DenseBf16 {
   using Element = bf16;
@@ -97,7 +98,7 @@ __attribute__((noinline)) void dense_tile(const DenseTile& tile) {
   for (int64_t k = 0; k < op.in_features; k += D::kStep) {
     typename D::Vector w0 = D::load_weights(panel), w1 = D::load_weights(panel + kLanes * D::kStep);
     RS_UNROLL
-    for (int v = 0; v < 2; ++v) prefetch(reinterpret_cast<const char*>(panel + v * kLanes * D::kStep) + kAheadBytes);
+    for (int v = 0; v < 2; ++v) prefetch(reinterpret_cast<const char*>(panel + v * kLanes * D::kStep) + ahead_bytes(R));
     panel += kPanel * D::kStep;
     ahead.fetch<kAheadLines>();
     RS_UNROLL

@@ -40,8 +40,8 @@ namespace RS_NAMESPACE {
 constexpr int kGroup = 32;
 constexpr int kSuper = 256;
 constexpr int kQuantPanel = 16;
-// Between use and prefetch: the next panel. A few rows take less time over one than memory takes to answer.
-constexpr int kQuantAheadBytes = 8192;
+// Between use and prefetch: a few panels, which few rows are done with before memory has answered.
+constexpr int kQuantAheadBytes = 16384;
 constexpr int kRoundedAtOnce = 2048;  // numbers: rounding takes a tenth of the time of few rows, too much for one thread
 
 RS_INLINE void unpack_nibbles(const uint8_t* p, W* w) {
