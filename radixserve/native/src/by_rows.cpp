@@ -13,7 +13,7 @@ constexpr int64_t kLeastQuantRows = 6;
 constexpr int64_t kLeastDenseRows = 32;
 // Rows of a part: the activations of so many stay in the core's own cache, and at the end of a run no thread waits long
 // for another.
-constexpr int64_t kMostRows = 48;
+constexpr int64_t kMostRows = 24;
 
 bool is_row_wise(const RsOp& op) {
   if (op.rows != RS_ALL_TOKENS) return false;
