@@ -21,7 +21,7 @@ QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
 MOST_ROWS = 200
 FORMS = [Format.DENSE_BF16, Format.DENSE_F32, Format.Q4_1, Format.Q8_0, Format.Q6_K]
 # Around where rows begin to be taken by themselves, with one, two and three threads, and around parts of 24 rows.
-ROW_COUNTS = [1, 2, 11, 12, 13, 17, 18, 19, 47, 48, 49, 63, 64, 65, 95, 96, 97, MOST_ROWS]
+ROW_COUNTS = [1, 2, 12, 15, 16, 17, 23, 24, 25, 31, 32, 33, 47, 48, 49, 63, 64, 65, 95, 96, 97, MOST_ROWS]
 
 
 def matrix(form: Format, out_features: int, in_features: int) -> PackedWeight:

@@ -1,5 +1,6 @@
 #include "by_rows.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "pool.h"
@@ -7,10 +8,19 @@
 namespace radixserve {
 namespace {
 
-// Rows that a thread must have. Quantized weights are small; those of two bytes take a core as long to read as to meet
-// some dozen rows.
-constexpr int64_t kLeastQuantRows = 6;
-constexpr int64_t kLeastDenseRows = 32;
+// Rows that a thread must have: the more bytes a weight has, the more rows must meet it in the time that it takes to
+// come. And with fewer than these all rows of a step may be one tile, which unpacks its weights once; cut by rows they
+// would be a tile for each thread.
+int64_t least_rows(int32_t format) {
+  switch (format) {
+    case RS_DENSE_F32:
+    case RS_DENSE_BF16: return 32;
+    case RS_Q8_0:
+    case RS_Q6_K: return 16;
+    default: return 8;
+  }
+}
+
 // Rows of a part: the activations of so many stay in the core's own cache, and at the end of a run no thread waits long
 // for another.
 constexpr int64_t kMostRows = 24;
@@ -33,13 +43,12 @@ void skip(T*& data, int64_t rows, int64_t stride, int32_t type) {
 }  // namespace
 
 int64_t ops_by_rows(const RsOp* ops, int64_t count, const RsBatch& batch) {
-  int64_t run = 0, linears = 0, least = kLeastQuantRows;
+  int64_t run = 0, least = 0;
   for (; run < count && is_row_wise(ops[run]); ++run) {
     if (ops[run].kind != RS_LINEAR) continue;
-    ++linears;
-    if (static_cast<const RsLinear*>(ops[run].params)->format <= RS_DENSE_BF16) least = kLeastDenseRows;
+    least = std::max(least, least_rows(static_cast<const RsLinear*>(ops[run].params)->format));
   }
-  bool worth_it = run > 1 && linears && thread_count() > 1 && batch.tokens >= least * thread_count();
+  bool worth_it = run > 1 && least && thread_count() > 1 && batch.tokens >= least * thread_count();
   return worth_it ? run : 0;
 }
 

@@ -8,7 +8,7 @@
 // part of the weights, but the activations go from core to core a dozen times a layer, which takes long where cores
 // share no cache. By rows: each thread takes rows of its own through the whole run; nothing goes from core to core and
 // no thread waits for another, but each reads all the weights. That is worth it where a thread has so many rows that
-// arithmetic takes longer than the weights take to come.
+// arithmetic takes longer than the weights take to come and to unpack.
 #pragma once
 #include "abi.h"
 

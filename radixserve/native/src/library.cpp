@@ -173,7 +173,10 @@ RsStatus run_by_rows(const RsOp* ops, int64_t count, const RsBatch& batch) {
         int64_t rows = job.batch->tokens, first = rows * part / job.parts, end = rows * (part + 1) / job.parts;
         for (int64_t i = 0; i < job.count; ++i) {
           RowsOfOp slice(job.ops[i], *job.batch, first, end - first);
-          if (RsStatus status = run_one(slice.op(), slice.batch())) job.status = status;
+          if (RsStatus status = run_one(slice.op(), slice.batch())) {
+            job.status = status;
+            return;
+          }
         }
       },
       &job);

@@ -40,7 +40,7 @@ namespace RS_NAMESPACE {
 constexpr int kGroup = 32;
 constexpr int kSuper = 256;
 constexpr int kQuantPanel = 16;
-// Between use and prefetch: a few panels, which few rows are done with before memory has answered.
+// Between use and prefetch: few rows are done with less before memory has answered.
 constexpr int kQuantAheadBytes = 16384;
 constexpr int kRoundedAtOnce = 2048;  // numbers: rounding takes a tenth of the time of few rows, too much for one thread
 

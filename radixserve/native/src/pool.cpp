@@ -10,7 +10,7 @@
 // another's lines, which between cores that share no cache takes 150 ns each time, and none waits for another that is
 // late: the caller fills in the job, publishes the tickets, works like everybody else and then waits for chunks that
 // others still hold, never for a thread that took none. A worker that the system has put aside for a busy neighbour
-// delays a step by at most the one small chunk it holds. What belongs to a job is read only after a chunk was taken,
+// delays a step by at most the one chunk it holds. What belongs to a job is read only after a chunk was taken,
 // when the caller cannot have left the job yet.
 //
 // Idle workers spin for some tens of microseconds, which covers the gap between two operations of a step, then sleep on
