@@ -201,7 +201,8 @@ RS_EXPORT const char* rs_isa(void);
 // Number of threads that work on a call, the caller's own included; 1 starts none.
 RS_EXPORT int32_t rs_set_threads(int32_t threads);
 RS_EXPORT int32_t rs_threads(void);
-// Runs the operations in order, each row of a step by itself where that is faster. Calls from several threads are taken one after the other.
+// Runs the operations in order, each row of a step by itself where that is faster. Calls from several threads are taken
+// one after the other.
 RS_EXPORT int32_t rs_run(const RsOp* ops, int64_t count, const RsBatch* batch);
 RS_EXPORT void rs_counters(RsCounters* out);
 RS_EXPORT void rs_reset_counters(void);

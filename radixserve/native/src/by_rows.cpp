@@ -40,6 +40,15 @@ void skip(T*& data, int64_t rows, int64_t stride, int32_t type) {
   if (data) data = static_cast<Byte*>(data) + rows * stride * size_of(type);
 }
 
+template <class Params>
+void skip_input(Params& params, int64_t rows) {
+  skip(params.x, rows, params.x_stride, params.x_type);
+}
+template <class Params>
+void skip_output(Params& params, int64_t rows) {
+  skip(params.out, rows, params.out_stride, params.out_type);
+}
+
 }  // namespace
 
 int64_t ops_by_rows(const RsOp* ops, int64_t count, const RsBatch& batch) {
@@ -63,37 +72,36 @@ RowsOfOp::RowsOfOp(const RsOp& op, const RsBatch& batch, int64_t first, int64_t 
   batch_.token_ids += first;
   batch_.positions += first;
   batch_.slots += first;
+  auto copy = [&](auto& params) {
+    params = *static_cast<const std::remove_reference_t<decltype(params)>*>(op.params);
+    op_.params = &params;
+  };
   switch (op.kind) {
     case RS_EMBEDDING:
-      embedding_ = *static_cast<const RsEmbedding*>(op.params);
-      skip(embedding_.out, first, embedding_.out_stride, embedding_.out_type);
-      op_.params = &embedding_;
+      copy(embedding_);
+      skip_output(embedding_, first);
       break;
     case RS_NORM:
-      norm_ = *static_cast<const RsNorm*>(op.params);
-      skip(norm_.x, first, norm_.x_stride, norm_.x_type);
+      copy(norm_);
+      skip_input(norm_, first);
       skip(norm_.delta, first, norm_.delta_stride, norm_.x_type);
       skip(norm_.residual, first, norm_.residual_stride, norm_.x_type);
-      skip(norm_.out, first, norm_.out_stride, norm_.out_type);
-      op_.params = &norm_;
+      skip_output(norm_, first);
       break;
     case RS_LINEAR:
-      linear_ = *static_cast<const RsLinear*>(op.params);
-      skip(linear_.x, first, linear_.x_stride, linear_.x_type);
-      skip(linear_.out, first, linear_.out_stride, linear_.out_type);
-      op_.params = &linear_;
+      copy(linear_);
+      skip_input(linear_, first);
+      skip_output(linear_, first);
       break;
     case RS_ROPE_APPEND:
-      rope_append_ = *static_cast<const RsRopeAppend*>(op.params);
+      copy(rope_append_);
       skip(rope_append_.qkv, first, rope_append_.qkv_stride, rope_append_.qkv_type);
       skip(rope_append_.q_out, first, rope_append_.q_stride, rope_append_.q_type);
-      op_.params = &rope_append_;
       break;
     default:
-      silu_mul_ = *static_cast<const RsSiluMul*>(op.params);
-      skip(silu_mul_.x, first, silu_mul_.x_stride, silu_mul_.x_type);
-      skip(silu_mul_.out, first, silu_mul_.out_stride, silu_mul_.out_type);
-      op_.params = &silu_mul_;
+      copy(silu_mul_);
+      skip_input(silu_mul_, first);
+      skip_output(silu_mul_, first);
   }
 }
 

@@ -9,8 +9,9 @@ namespace radixserve {
 using ChunkFunction = void (*)(void* context, int64_t chunk, int worker);
 
 // Runs function(context, i, worker) for i in [0, chunks), each exactly once, on the caller and the workers; returns
-// when all are done. The caller waits for chunks that others hold at the end, so they should be small beside the job. One caller at a
-// time (rs_run holds a lock). Called inside a chunk it does everything on that chunk's thread, as that worker.
+// when all are done. The caller waits for chunks that others hold at the end, so they should be small beside the job.
+// One caller at a time (rs_run holds a lock). Called inside a chunk it does everything on that chunk's thread, as that
+// worker.
 // Where it is not `worth_it`, because it takes no longer than handing it out, the caller does all.
 void parallel(int64_t chunks, ChunkFunction function, void* context, bool worth_it = true);
 
