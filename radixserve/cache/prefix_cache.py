@@ -17,7 +17,6 @@ block (`settle`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 import msgspec
 
@@ -26,6 +25,7 @@ from radixserve.cache.block_pool import BlockPool
 from radixserve.cache.cache_stats import CacheStats
 from radixserve.cache.eviction import eviction_policy
 from radixserve.cache.explain import explain_miss, held_tokens
+from radixserve.cache.flight_book import FlightBook
 from radixserve.cache.ghosts import Ghost, GhostLog
 from radixserve.cache.holds import HoldBook
 from radixserve.cache.lease import CopySource, Lease
@@ -46,28 +46,26 @@ class PrefixCache(CacheRoom):
     """One radix tree and one block pool, kept consistent.
 
     ``step`` numbers are the scheduler's. All token sequences are keys (`token_key`); all lengths are tokens unless
-    named blocks.
+    named blocks. ``pool``: whose blocks it owns; without one it makes its own.
     """
 
-    def __init__(self, config: CacheConfig) -> None:
+    def __init__(self, config: CacheConfig, pool: BlockPool | None = None) -> None:
         assert config.num_blocks is not None, "the pool's size is resolved before the cache is built"
         self.config = config
         self.block_size = config.block_size
         self.ghosts = GhostLog(config.ghost_tokens)
         self.stats = CacheStats()
         self.leases: set[Lease] = set()
-        self._in_flight: list[int] = []
-        self._open_books(config.num_blocks)
+        self._open_books(BlockPool(config.num_blocks) if pool is None else pool)
         self._step = 0
 
-    def _open_books(self, num_blocks: int) -> None:
+    def _open_books(self, pool: BlockPool) -> None:
         """An empty tree over a pool that is all free."""
-        self.pool = BlockPool(num_blocks)
+        self.pool = pool
         self.tree = RadixTree(self.block_size, eviction_policy(self.config.eviction))
-        self.holds = HoldBook(self.tree, int(self.config.hold_share * num_blocks), self._let_go)
+        self.flights = FlightBook(self.tree, pool, self._let_go)
+        self.holds = HoldBook(self.tree, int(self.config.hold_share * pool.total), self._let_go)
         self.access_times = AccessTimes()
-        self._copies: dict[int, list[Node]] = {}
-        self._detached: list[Node] = []
 
     def namespace_of(self, namespace: Namespace, name: str) -> Namespace:
         """The namespace a request really uses: with ``prefix_cache=off`` each request has its own, called ``name``.
@@ -146,28 +144,18 @@ class PrefixCache(CacheRoom):
     def _unlock_copy(self, lease: Lease) -> None:
         if lease.copy is not None:
             node, lease.copy = lease.copy.node, None
-            self._unlock_source(node)
-
-    def _unlock_source(self, node: Node) -> None:
-        """Let go of a copy source."""
-        self.tree.unlock(node)
-        self._let_go(node)
+            self.tree.unlock(node)
+            self._let_go(node)
 
     def _let_go(self, node: Node) -> None:
-        """A lock was taken back. A tail that was replaced meanwhile gives up its block with its last lock."""
-        if not node.alive and node.lock == 0 and node in self._detached:
-            self._detached.remove(node)
-            self._drop(node.blocks)
-        elif self.config.prefix_cache == "off":
+        """A lock was taken back, a copy source's or a hold's."""
+        if not self.flights.give_up(node) and self.config.prefix_cache == "off":
             self._forget_path(node)
 
-    def _discard_tail(self, node: Node) -> None:
-        """A tail was replaced by a longer sibling: its block is given back once no copy is to be made from it."""
-        if node.lock:
-            self._detached.append(node)
-        else:
-            # As in `evict`: no step in flight reads it. And what could be evicted must stay available while a step is planned.
-            self.pool.free(node.blocks)
+    def _replace_tail(self, tail: Node) -> None:
+        """A longer sibling has the place of ``tail``."""
+        self.flights.replace(tail)
+        self.holds.follow()
 
     def may_rematch(self, lease: Lease, limit: int) -> bool:
         """Whether `rematch` looks at all: for less than a block it does not."""
@@ -184,7 +172,7 @@ class PrefixCache(CacheRoom):
         if match.total <= num_computed:
             return num_computed
         self.stats.hit_tokens += match.total - num_computed
-        self._drop(lease.table[lease.node.end // self.block_size :])
+        self.flights.give_back(lease.table[lease.node.end // self.block_size :])
         self._move(lease, match)
         return match.total
 
@@ -194,7 +182,7 @@ class PrefixCache(CacheRoom):
         while node.pending == step:
             assert node.parent is not None, "the root is never pending"
             node = node.parent
-        self._drop(lease.table[lease.node.end // self.block_size :])
+        self.flights.give_back(lease.table[lease.node.end // self.block_size :])
         self._unlock_copy(lease)
         self.tree.lock(node)
         self.tree.unlock(lease.node)
@@ -230,7 +218,7 @@ class PrefixCache(CacheRoom):
         if copy is None:
             return None
         lease.copy = None
-        self._copies.setdefault(step, []).append(copy.node)
+        self.flights.copy(copy.node, step)
         self.stats.copied_tokens += copy.length
         return copy.block, lease.table[lease.node.end // self.block_size]
 
@@ -260,25 +248,25 @@ class PrefixCache(CacheRoom):
             duplicates = table[start // self.block_size : match.length // self.block_size]
             self._move(lease, Match(match.node, match.length))
             lease.table += table[match.length // self.block_size :]
-            self._drop(duplicates)
+            self.flights.give_back(duplicates)
             self.stats.deduplicated_blocks += len(duplicates)
 
-    def _insert(self, lease: Lease, key: Key, num_tokens: int, pending: int) -> None:
+    def _insert(self, lease: Lease, key: Key, num_tokens: int, step: int) -> None:
+        """Give the tree the full blocks that it has from nobody else; ``step`` writes them, 0 if they are written."""
         size = self.block_size
         start, end = lease.node.end, num_tokens // size * size
         if end <= start or self.tree.match(lease.node, lease.namespace.salt, key, end).length > start:
             return
         blocks = lease.table[start // size : end // size]
-        node, replaced = self.tree.insert(
-            lease.node, lease.namespace.salt, key_slice(key, start, end), blocks, pending=pending
-        )
+        node, replaced = self.tree.insert(lease.node, lease.namespace.salt, key_slice(key, start, end), blocks)
         self.pool.give_to_tree(blocks)
         lease.node = node
-        if not pending:
+        if step:
+            self.flights.write(node, step)
+        else:
             self.tree.join(node)
         if replaced is not None:
-            self._discard_tail(replaced)
-            self.holds.follow()
+            self._replace_tail(replaced)
 
     def release(self, lease: Lease, key: Key, num_computed: int, *, keep_tail: bool = True) -> None:
         """End a lease whose first ``num_computed`` tokens are in place.
@@ -293,7 +281,7 @@ class PrefixCache(CacheRoom):
     def discard(self, lease: Lease) -> None:
         """End a lease without adding anything to the tree."""
         self.leases.remove(lease)
-        self._drop(lease.table[lease.node.end // self.block_size :])
+        self.flights.give_back(lease.table[lease.node.end // self.block_size :])
         self._unlock_copy(lease)
         self.tree.unlock(lease.node)
         if self.config.prefix_cache == "off":
@@ -315,7 +303,7 @@ class PrefixCache(CacheRoom):
             if not step.evictable:
                 return
             parent = step.parent
-            self._drop(self.tree.remove(step).blocks)
+            self.flights.give_back(self.tree.remove(step).blocks)
             step = parent
 
     def _store_tail(self, lease: Lease, key: Key, num_computed: int) -> None:
@@ -333,48 +321,30 @@ class PrefixCache(CacheRoom):
         at = start // self.block_size
         lease.table = [*lease.table[:at], *lease.table[at + 1 :]]
         if replaced is not None:
-            self._discard_tail(replaced)
-            self.holds.follow()
+            self._replace_tail(replaced)
 
     # ---------------------------------------------------------------- steps
 
     def begin(self, step: int) -> None:
         """``step`` is planned and will read and write blocks until it is collected (or rolled back)."""
-        self._in_flight.append(step)
+        self.flights.begin(step)
         self._step = step
 
     def collect(self, step: int) -> None:
         """The result of ``step`` is here: its nodes are committed, its copies made, blocks retired for it free."""
-        self._in_flight.remove(step)
-        self.tree.commit(step)
-        self._finish(step)
+        self.flights.collect(step)
+        self._follow_replaced()
 
     def roll_back(self, step: int) -> None:
         """``step`` failed and its requests' leases were discarded: its nodes leave the tree."""
-        self._in_flight.remove(step)
         locked = self.pool.total - self.available_blocks
-        for eviction in self.tree.roll_back(step):
+        for eviction in self.flights.roll_back(step):
             self._remember(eviction, failed=True, wanted=0, locked=locked)
-            self.pool.free(eviction.blocks)
-        for tail in [node for node in self._detached if node.holds]:
-            # What was to replace it never came.
-            if self.tree.reattach(tail):
-                self._detached.remove(tail)
-        self._finish(step)
+        self._follow_replaced()
 
-    def _finish(self, step: int) -> None:
-        for node in self._copies.pop(step, ()):
-            self._unlock_source(node)
-        if self._detached and any(node.holds for node in self._detached):
+    def _follow_replaced(self) -> None:
+        if any(tail.holds for tail in self.flights.replaced()):
             self.holds.follow()
-        self.pool.collect(step)
-
-    def _drop(self, blocks: Sequence[int]) -> None:
-        """Give blocks back, after the last step in flight if there is one: it may still read them."""
-        if self._in_flight:
-            self.pool.retire(blocks, self._in_flight[-1])
-        else:
-            self.pool.free(blocks)
 
     # ---------------------------------------------------------------- eviction
 
@@ -450,7 +420,7 @@ class PrefixCache(CacheRoom):
 
     def check(self) -> None:
         """Recount everything from scratch; raises `CacheInconsistent` listing every difference from the books."""
-        facts = recount(self.tree, self.pool, self.leases, self._copies, self._detached, self.holds.nodes())
+        facts = recount(self.tree, self.pool, self.leases, self.flights, self.holds)
         if facts:
             raise CacheInconsistent(facts)
 
@@ -466,7 +436,7 @@ class PrefixCache(CacheRoom):
             self.stats.failed_checks.append(str(error))
             self.stats.repairs += 1
             observer, counted = self.tree.observer, self.holds.stats
-            self._open_books(self.pool.total)
+            self._open_books(BlockPool(self.pool.total))
             self.tree.observer, self.holds.stats = observer, counted
             return False
         return True

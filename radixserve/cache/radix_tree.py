@@ -38,7 +38,6 @@ class RadixTree(NodeLocks):
         self.num_nodes = 0
         self.observer: TreeObserver | None = None
         self._roots: dict[tuple[str, str], Node] = {}
-        self._pending: dict[int, list[Node]] = {}
 
     # ---------------------------------------------------------------- look
 
@@ -188,8 +187,6 @@ class RadixTree(NodeLocks):
         upper = Node(node.parent, node.salt, key_slice(node.data, 0, offset), node.blocks[:count], node.start)
         upper.lock, upper.holds, upper.pending = node.lock, node.holds, node.pending
         upper.last_access, upper.hits = node.last_access, node.hits
-        if upper.pending:
-            self._pending[upper.pending].append(upper)
         node.parent.children[self._child_key(upper)] = upper
         node.data = key_slice(node.data, offset, node.length)
         node.blocks = node.blocks[count:]
@@ -201,15 +198,12 @@ class RadixTree(NodeLocks):
             self.observer.split(upper, node)
         return upper
 
-    def insert(
-        self, parent: Node, salt: bytes, data: bytes, blocks: Sequence[int], *, pending: int = 0
-    ) -> tuple[Node, Node | None]:
+    def insert(self, parent: Node, salt: bytes, data: bytes, blocks: Sequence[int]) -> tuple[Node, Node | None]:
         """A new leaf of whole blocks below ``parent``, on which a lease on ``parent`` moves down: it starts with one
         lock.
 
-        No child may begin with its first block. A tail that is a proper prefix of it is replaced. ``pending``: the
-        step that will write the blocks, 0 if they are written. Returns the new node and the replaced tail, detached,
-        whose block is the caller's now.
+        No child may begin with its first block. A tail that is a proper prefix of it is replaced. Returns the new node
+        and the replaced tail, detached, whose block is the caller's now.
         """
         replaced = None
         if parent.children:
@@ -220,9 +214,6 @@ class RadixTree(NodeLocks):
                 self._detach(left)
         node = self._attach(parent, salt, data, list(blocks))
         node.lock = 1
-        if pending:
-            node.pending = pending
-            self._pending.setdefault(pending, []).append(node)
         return node, replaced
 
     def insert_tail(self, parent: Node, salt: bytes, data: bytes, block: int) -> tuple[Node | None, Node | None]:
@@ -264,22 +255,6 @@ class RadixTree(NodeLocks):
         if self.observer:
             self.observer.child_added(parent, node)
         return node
-
-    def pending(self, step: int) -> list[Node]:
-        """The nodes that ``step`` writes, parents first."""
-        return sorted(self._pending.get(step, ()), key=lambda node: node.start)
-
-    def commit(self, step: int) -> None:
-        """The KV of all nodes pending on ``step`` is in place.
-
-        Chains that no lease or branch needs apart become one node.
-        """
-        if step not in self._pending:
-            return
-        for node in self.pending(step):
-            node.pending = 0
-            self.join(node)
-        del self._pending[step]
 
     def join(self, node: Node) -> None:
         """Merge ``node``, whose KV is in place, with its parent, if every lease on the parent passes through it and nothing else hangs
@@ -338,12 +313,6 @@ class RadixTree(NodeLocks):
         # Children come after their parents, so each is a leaf by the time it is its turn.
         nodes = [node for node in self.nodes() if node.salt == salt]
         return [self.remove(node) for node in reversed(nodes) if node.evictable]
-
-    def roll_back(self, step: int) -> list[Eviction]:
-        """Remove the nodes pending on ``step``, which failed; all leases on them were let go of."""
-        evictions = [self.remove(node) for node in reversed(self.pending(step))]
-        self._pending.pop(step, None)
-        return evictions
 
     def _trim(self, node: Node, count: int) -> Eviction:
         """Take ``count`` blocks off the end of an unlocked leaf."""

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from radixserve.cache.block_pool import BlockPool, BlockState
+from radixserve.cache.flight_book import FlightBook
+from radixserve.cache.holds import HoldBook
 from radixserve.cache.node import Node
 from radixserve.cache.radix_tree import RadixTree
 from radixserve.cache.token_key import key_slice
@@ -19,20 +21,16 @@ def recount(
     tree: RadixTree,
     pool: BlockPool,
     leases: Iterable[Lease],
-    copies: dict[int, list[Node]],
-    detached: list[Node],
-    held: list[Node],
+    flights: FlightBook,
+    holds: HoldBook,
 ) -> list[str]:
-    """Every difference between the books and a recount, in words; empty if there is none.
-
-    ``copies``: copy sources locked until a step is collected. ``detached``: replaced tails that are still locked. ``held``: where
-    holds end.
-    """
+    """Every difference between the books and a recount, in words; empty if there is none."""
     leases = list(leases)
+    replaced = flights.replaced()
     facts = _check_shape(tree)
-    facts += _check_locks(tree, leases, copies, detached, held)
-    facts += _check_blocks(tree, pool, leases, detached)
-    facts += _check_sums(tree, detached)
+    facts += _check_locks(tree, leases, flights, holds)
+    facts += _check_blocks(tree, pool, leases, replaced)
+    facts += _check_sums(tree, replaced)
     return facts
 
 
@@ -65,35 +63,33 @@ def _check_shape(tree: RadixTree) -> list[str]:
     return facts
 
 
-def _check_locks(
-    tree: RadixTree, leases: list[Lease], copies: dict[int, list[Node]], detached: list[Node], held: list[Node]
-) -> list[str]:
+def _check_locks(tree: RadixTree, leases: list[Lease], flights: FlightBook, holds: HoldBook) -> list[str]:
     counted: Counter[int] = Counter()
-    holds: Counter[int] = Counter()
-    for node in held:
-        holds.update(id(step) for step in node.path())
+    held: Counter[int] = Counter()
+    for node in holds.nodes():
+        held.update(id(step) for step in node.path())
     holders = [lease.node for lease in leases]
     holders += [lease.copy.node for lease in leases if lease.copy is not None]
-    holders += [node for nodes in copies.values() for node in nodes]
-    holders += held
+    holders += flights.sources()
+    holders += holds.nodes()
     for holder in holders:
         for node in holder.path():
             counted[id(node)] += 1
-    nodes = [*tree.nodes(), *detached]
+    nodes = [*tree.nodes(), *flights.replaced()]
     facts = [
         f"{_name(node)} has lock {node.lock}, {counted[id(node)]} holders are counted"
         for node in nodes
         if node.lock != counted[id(node)]
     ]
     facts += [
-        f"{_name(node)} has {node.holds} holds, {holds[id(node)]} are counted"
+        f"{_name(node)} has {node.holds} holds, {held[id(node)]} are counted"
         for node in nodes
-        if node.holds != holds[id(node)]
+        if node.holds != held[id(node)]
     ]
     return facts
 
 
-def _check_blocks(tree: RadixTree, pool: BlockPool, leases: list[Lease], detached: list[Node]) -> list[str]:
+def _check_blocks(tree: RadixTree, pool: BlockPool, leases: list[Lease], replaced: list[Node]) -> list[str]:
     facts = []
     owners: dict[int, list[str]] = {}
     expected: dict[int, BlockState] = {}
@@ -102,7 +98,7 @@ def _check_blocks(tree: RadixTree, pool: BlockPool, leases: list[Lease], detache
         owners.setdefault(block, []).append(owner)
         expected[block] = state
 
-    for node in [*tree.nodes(), *detached]:
+    for node in [*tree.nodes(), *replaced]:
         for block in node.blocks:
             own(block, _name(node), BlockState.TREE)
     for lease in leases:
@@ -142,16 +138,16 @@ def _check_blocks(tree: RadixTree, pool: BlockPool, leases: list[Lease], detache
     return facts
 
 
-def _check_sums(tree: RadixTree, detached: list[Node]) -> list[str]:
+def _check_sums(tree: RadixTree, replaced: list[Node]) -> list[str]:
     facts = []
     nodes = list(tree.nodes())
     held: Counter[bytes] = Counter()
-    for node in [*nodes, *detached]:
+    for node in [*nodes, *replaced]:
         if node.holds:
             held[node.salt] += len(node.blocks)
     if held != tree.held_blocks:
         facts.append(f"held_blocks is {tree.held_blocks}, {dict(held)} by count")
-    only_held = sum(len(node.blocks) for node in [*nodes, *detached] if node.only_held)
+    only_held = sum(len(node.blocks) for node in [*nodes, *replaced] if node.only_held)
     sums = {
         "num_nodes": (tree.num_nodes, len(nodes)),
         "num_blocks": (tree.num_blocks, sum(len(node.blocks) for node in nodes)),

@@ -47,8 +47,9 @@ class Tree(RadixTree):
     ) -> Node:
         """Insert whole blocks as a request would: lock the parent, insert, let go."""
         self.lock(parent)
-        node, replaced = self.insert(parent, salt, encode_tokens(tokens), self.blocks(tokens), pending=pending)
+        node, replaced = self.insert(parent, salt, encode_tokens(tokens), self.blocks(tokens))
         assert replaced is None
+        node.pending = pending
         if not locked:
             self.unlock(node)
         return node

@@ -65,9 +65,8 @@ class Driver:
 
     def __init__(self, config: CacheConfig, alphabet: int = 2) -> None:
         assert config.num_blocks is not None
-        self.cache = PrefixCache(config)
+        self.cache = PrefixCache(config, PoisoningPool(config.num_blocks, self._freed))
         self.kv = FakeKV(config.num_blocks, config.block_size)
-        self.cache.pool = PoisoningPool(config.num_blocks, self._freed)
         self.alphabet = alphabet
         self.size = config.block_size
         self.may = Oracle(self.size)
@@ -427,7 +426,7 @@ class Driver:
         book = self.cache.holds
         assert book.num_blocks <= book.max_blocks
         assert (book.num_blocks == 0) == (len(book) == 0) and len(book) >= len(self.holds)
-        displaced = any(node.holds for node in self.cache._detached)
+        displaced = any(tail.holds for tail in self.cache.flights.replaced())
         for namespace, tokens, failed in self.holds.values():
             found = self.cache.match(namespace, encode_tokens(tokens), len(tokens))
             whole = len(tokens) // self.size * self.size

@@ -73,7 +73,7 @@ def test_a_tail_that_others_go_on_from_stays_held() -> None:
     driver.serve([*prefix, 7, 8, 9, 9, 9])
     squeeze(driver)
     assert held(driver, prefix) == 6 and driver.cache.holds.num_blocks == 2
-    assert not driver.cache._detached
+    assert not driver.cache.flights.replaced()
     # And back: a longer tail replaces a shorter one in the same way.
     driver.serve([*A, 5, 6, 7])
     squeeze(driver)
@@ -89,7 +89,7 @@ def test_a_tail_comes_back_if_what_was_to_replace_it_fails() -> None:
     driver.admit(job)
     driver.plan([(job, 9)])
     driver.fail()
-    assert held(driver, prefix) == 6 and not driver.cache._detached
+    assert held(driver, prefix) == 6 and not driver.cache.flights.replaced()
     squeeze(driver)
     assert held(driver, prefix) == 6
 

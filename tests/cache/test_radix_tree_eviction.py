@@ -1,4 +1,4 @@
-"""The tree alone: commits, locks, and the order in which it shrinks. Block ids are just numbers here."""
+"""The tree alone: locks, and the order in which it shrinks. Block ids are just numbers here."""
 
 from __future__ import annotations
 
@@ -11,71 +11,6 @@ from radixserve.cache.token_key import decode_tokens, encode_tokens
 from tests.cache.bare_tree import NAME, Tree, Watcher
 
 A, B, C, D = [1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3], [4, 4, 4, 4]
-
-# ---------------------------------------------------------------- commit
-
-
-def test_a_chain_of_commits_becomes_one_node() -> None:
-    tree = Tree()
-    tree.observer = watcher = Watcher()
-    first = tree.put(tree.top, A, pending=1, locked=True)
-    tree.commit(1)
-    second, _ = tree.insert(first, b"", encode_tokens(B), [1], pending=2)
-    assert tree.num_nodes == 2
-    tree.commit(2)
-    assert (tree.num_nodes, tree.num_blocks) == (1, 2)
-    assert not first.alive and second.parent is tree.top
-    assert (second.start, second.end, second.blocks, second.lock) == (0, 8, [0, 1], 1)
-    assert tree.match(tree.top, b"", encode_tokens(A + B), 8).node is second
-    assert watcher.news == [("added", 0, 4), ("added", 4, 8), ("merged", 0, 8)]
-    tree.unlock(second)
-    assert tree.evictable_blocks == 2
-
-
-def test_a_commit_merges_nothing_that_somebody_needs_apart() -> None:
-    def chain(tree: Tree, salt: bytes = b"") -> tuple[Node, Node]:
-        first = tree.put(tree.top, A, pending=1, locked=True)
-        tree.commit(1)
-        return first, tree.insert(first, salt, encode_tokens(B), [7], pending=2)[0]
-
-    tree = Tree()
-    first, _ = chain(tree)
-    tree.lock(first)
-    tree.commit(2)
-    assert tree.num_nodes == 2, "another lease ends at the parent"
-
-    tree = Tree()
-    first, second = chain(tree)
-    tree.put(first, C)
-    tree.commit(2)
-    assert tree.num_nodes == 3, "the parent has another child"
-
-    tree = Tree()
-    chain(tree, b"x")
-    tree.commit(2)
-    assert tree.num_nodes == 2, "the parent is public, the child is not"
-
-    tree = Tree()
-    first = tree.put(tree.top, A, pending=2, locked=True)
-    second, _ = tree.insert(first, b"", encode_tokens(B), [7], pending=1)
-    tree.commit(1)
-    assert (tree.num_nodes, second.pending, first.pending) == (2, 0, 2), "the parent is not committed yet"
-
-
-def test_a_rolled_back_step_leaves_what_was_there_before() -> None:
-    tree = Tree()
-    base = tree.put(tree.top, A)
-    one = tree.put(base, B, pending=4, locked=True)
-    two, _ = tree.insert(one, b"", encode_tokens(C), [9], pending=4)
-    other = tree.put(tree.top, D, pending=4, locked=True)
-    tree.unlock(two)
-    tree.unlock(other)
-    gone = tree.roll_back(4)
-    assert [item.blocks for item in gone] == [two.blocks, one.blocks, other.blocks]
-    assert tree.paths() == {tuple(A)}
-    assert tree.pending(4) == []
-    assert tree.num_blocks == tree.evictable_blocks == 1
-
 
 # ---------------------------------------------------------------- lock and evict
 

@@ -35,11 +35,11 @@ class Machine:
         **options: Any,
     ) -> None:
         self.config = SchedulerConfig(**options)
-        self.cache = PrefixCache(
-            CacheConfig(block_size=block_size, num_blocks=num_blocks, prefix_cache=prefix_cache, hold_share=hold_share)
-        )
         self.runner = FakeRunner(num_blocks, block_size, vocab_size, eos_ids)
-        self.cache.pool = PoisoningPool(num_blocks, self.runner.poison)
+        self.cache = PrefixCache(
+            CacheConfig(block_size=block_size, num_blocks=num_blocks, prefix_cache=prefix_cache, hold_share=hold_share),
+            PoisoningPool(num_blocks, self.runner.poison),
+        )
         self.scheduler = Scheduler(self.config, self.cache, context_length=context_length, eos_ids=eos_ids)
         self.prompts: dict[str, list[int]] = {}
         self.requests: dict[str, Request] = {}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, find, settings
 
+from radixserve.cache.flight_book import FlightBook
 from radixserve.cache.prefix_cache import PrefixCache
 from radixserve.scheduler.plan import StepResult
 from radixserve.scheduler.request import Request
@@ -42,7 +43,7 @@ def extra_token_is_committed(patch: Patch) -> None:
 
 def blocks_are_freed_at_once(patch: Patch) -> None:
     """Blocks are given back though a step in flight may read them."""
-    patch.setattr(PrefixCache, "_drop", lambda self, blocks: self.pool.free(blocks))
+    patch.setattr(FlightBook, "give_back", lambda self, blocks: self._pool.free(blocks))
 
 
 def leases_end_with_the_request(patch: Patch) -> None:
