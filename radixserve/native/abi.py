@@ -6,7 +6,7 @@ import ctypes
 import enum
 from ctypes import c_char_p, c_float, c_int32, c_int64, c_void_p
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 
 
 class Type(enum.IntEnum):
@@ -218,7 +218,12 @@ class LinearTopKStruct(ctypes.Structure):
 class CountersStruct(ctypes.Structure):
     """``RsCounters``."""
 
-    _fields_ = [("kv_bytes_read", c_int64), ("kv_bytes_asked", c_int64), ("attention_tasks", c_int64)]
+    _fields_ = [
+        ("kv_bytes_read", c_int64),
+        ("kv_bytes_asked", c_int64),
+        ("attention_tasks", c_int64),
+        ("operations_by_rows", c_int64),
+    ]
 
 
 def declare(library: ctypes.CDLL) -> None:

@@ -98,9 +98,17 @@ class NativeLibrary:
 
     def kv_traffic(self) -> KvTraffic:
         """KV bytes read by attention since `reset_counters`."""
+        counters = self._counters()
+        return KvTraffic(counters.kv_bytes_read, counters.kv_bytes_asked, counters.attention_tasks)
+
+    def operations_by_rows(self) -> int:
+        """Operations that rows were taken through by themselves since `reset_counters`."""
+        return int(self._counters().operations_by_rows)
+
+    def _counters(self) -> abi.CountersStruct:
         counters = abi.CountersStruct()
         self._library.rs_counters(ctypes.byref(counters))
-        return KvTraffic(counters.kv_bytes_read, counters.kv_bytes_asked, counters.attention_tasks)
+        return counters
 
     def reset_counters(self) -> None:
         """Start counting anew."""

@@ -21,7 +21,36 @@ QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
 MOST_ROWS = 200
 FORMS = [Format.DENSE_BF16, Format.DENSE_F32, Format.Q4_1, Format.Q8_0, Format.Q6_K]
 # Around where rows begin to be taken by themselves, with one, two and three threads, and around parts of 24 rows.
-ROW_COUNTS = [1, 2, 12, 15, 16, 17, 23, 24, 25, 31, 32, 33, 47, 48, 49, 63, 64, 65, 95, 96, 97, MOST_ROWS]
+ROW_COUNTS = [
+    1,
+    2,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+    12,
+    15,
+    16,
+    17,
+    23,
+    24,
+    25,
+    31,
+    32,
+    33,
+    47,
+    48,
+    49,
+    63,
+    64,
+    65,
+    95,
+    96,
+    97,
+    MOST_ROWS,
+]
 
 
 def matrix(form: Format, out_features: int, in_features: int) -> PackedWeight:
@@ -89,6 +118,37 @@ def test_gives_the_bits_of_the_operations_one_by_one(library: NativeLibrary, for
             for name, tensor in expected.items():
                 assert same_bits(found[name], tensor), (threads, rows, name)
             assert not expected["delta"].isnan().any(), "nothing was computed"
+
+
+@pytest.mark.parametrize(
+    ("form", "least"), [(Format.Q4_1, 3), (Format.Q8_0, 16), (Format.DENSE_BF16, 16), (Format.DENSE_F32, 16)]
+)
+def test_rows_go_by_themselves_where_each_thread_has_enough(library: NativeLibrary, form: Format, least: int) -> None:
+    layer = Layer(form)
+    program = Program(library, layer.operations)
+    for threads in (1, 2, 3):
+        library.set_threads(threads)
+        for rows in (threads * least - 1, threads * least):
+            library.reset_counters()
+            program.run(step_of(rows))
+            alone = threads > 1 and rows >= threads * least
+            assert library.operations_by_rows() == (len(layer.operations) if alone else 0), (threads, rows)
+
+
+def test_many_weights_want_more_rows(library: NativeLibrary) -> None:
+    """Of four bits, which a thread then unpacks for itself alone."""
+    width, out_features = 2048, 4096
+    weight = pack_quantized(Format.Q4_0, random_blocks(Format.Q4_0, out_features, width, seed=1), width)
+    x, out = torch.zeros(16, width), torch.zeros(16, out_features)
+    library.set_threads(2)
+    for many, least in ((False, 3), (True, 8)):
+        program = Program(
+            library, [norm(x, torch.ones(width), x, eps=1e-5), *[linear(weight, x, out) for _ in range(1 + many)]]
+        )
+        for rows in (2 * least - 1, 2 * least):
+            library.reset_counters()
+            program.run(step_of(rows))
+            assert bool(library.operations_by_rows()) == (rows == 2 * least), (many, rows)
 
 
 def test_rows_beyond_the_step_are_left_alone(library: NativeLibrary) -> None:

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define RS_ABI_VERSION 4
+#define RS_ABI_VERSION 5
 #define RS_EXPORT __attribute__((visibility("default")))
 
 enum RsType { RS_F32 = 0, RS_BF16 = 1, RS_INT8 = 2 };
@@ -191,6 +191,7 @@ typedef struct RsCounters {
   int64_t kv_bytes_read;   // KV bytes brought in by attention; a block that one task uses for many rows counts once
   int64_t kv_bytes_asked;  // the same without sharing: what each request alone would have brought in
   int64_t attention_tasks;
+  int64_t operations_by_rows;  // operations that rows were taken through by themselves
 } RsCounters;
 
 RS_EXPORT int32_t rs_abi_version(void);

@@ -226,7 +226,7 @@ struct Attention {
   }
 
   void group_task(const Group& group, int64_t kv_head, int worker) const {
-    PassMemory<A> memory(worker_scratch(worker), pass_rows, op.head_dim);
+    PassMemory<A> memory(own_scratch(SCRATCH_PASSES, worker), pass_rows, op.head_dim);
     const Member* members = plan.members.data() + group.first_member;
     int32_t count = group.last_member - group.first_member;
     for (int32_t first = 0; first < count;) {
@@ -240,7 +240,7 @@ struct Attention {
   }
 
   void tile_task(const Tile& tile, int64_t kv_head, int worker) const {
-    PassMemory<A> memory(worker_scratch(worker), pass_rows, op.head_dim);
+    PassMemory<A> memory(own_scratch(SCRATCH_PASSES, worker), pass_rows, op.head_dim);
     int64_t g = group_size(), d = op.head_dim, rows = tile.tokens * g;
     int32_t length = batch.seq_lens[tile.request];
     int32_t position = length - (batch.query_start[tile.request + 1] - tile.first_token),
@@ -303,7 +303,7 @@ template <class A>
 bool attention_typed(const RsAttention& op, const RsBatch& batch, const AttentionPlan& plan) {
   int64_t g = op.heads / op.kv_heads, d = op.head_dim, places = plan.partials * op.heads;
   int64_t pass_rows = most<int64_t>(kPassRows, g * most(kGroupTokens, plan.tile_tokens));
-  if (!reserve_worker_scratch(PassMemory<A>::bytes(pass_rows, d))) return false;
+  if (!reserve_own_scratch(SCRATCH_PASSES, PassMemory<A>::bytes(pass_rows, d))) return false;
   float* memory = static_cast<float*>(shared_scratch(SCRATCH_PARTIALS, size_t(places * (d + 2) + 1) * 4));
   if (!memory) return false;
   Attention<A> work{op, batch, plan, memory, memory + places * d, pass_rows, kv_head_bytes(op.kv_type, d)};

@@ -8,16 +8,19 @@
 namespace radixserve {
 namespace {
 
+// Weights between two attentions that are unpacked in less time than the threads would wait for one another.
+constexpr int64_t kFewWeights = 8 << 20;
+
 // Rows that a thread must have: the more bytes a weight has, the more rows must meet it in the time that it takes to
 // come. And with fewer than these all rows of a step may be one tile, which unpacks its weights once; cut by rows they
 // would be a tile for each thread.
-int64_t least_rows(int32_t format) {
+int64_t least_rows(int32_t format, bool few_weights) {
   switch (format) {
     case RS_DENSE_F32:
-    case RS_DENSE_BF16: return 32;
+    case RS_DENSE_BF16:
     case RS_Q8_0:
     case RS_Q6_K: return 16;
-    default: return 8;
+    default: return few_weights ? 3 : 8;
   }
 }
 
@@ -52,12 +55,19 @@ void skip_output(Params& params, int64_t rows) {
 }  // namespace
 
 int64_t ops_by_rows(const RsOp* ops, int64_t count, const RsBatch& batch) {
-  int64_t run = 0, least = 0;
+  if (thread_count() == 1) return 0;
+  int64_t run = 0, weights = 0, least = 0;
   for (; run < count && is_row_wise(ops[run]); ++run) {
     if (ops[run].kind != RS_LINEAR) continue;
-    least = std::max(least, least_rows(static_cast<const RsLinear*>(ops[run].params)->format));
+    const RsLinear& linear = *static_cast<const RsLinear*>(ops[run].params);
+    weights += linear.in_features * linear.out_features * (linear.gated ? 2 : 1);
   }
-  bool worth_it = run > 1 && least && thread_count() > 1 && batch.tokens >= least * thread_count();
+  for (int64_t i = 0; i < run; ++i) {
+    if (ops[i].kind != RS_LINEAR) continue;
+    int32_t format = static_cast<const RsLinear*>(ops[i].params)->format;
+    least = std::max(least, least_rows(format, weights <= kFewWeights));
+  }
+  bool worth_it = run > 1 && least && batch.tokens >= least * thread_count();
   return worth_it ? run : 0;
 }
 

@@ -225,6 +225,7 @@ int32_t rs_run(const RsOp* ops, int64_t count, const RsBatch* batch) {
     look_ahead(ops, count, *batch);
     for (int64_t i = 0; i < count;) {
       int64_t together = ops_by_rows(ops + i, count - i, *batch);
+      counters.operations_by_rows += together;
       RsStatus status = together ? run_by_rows(ops + i, together, *batch) : run_one(ops[i], *batch);
       if (status) return status;
       if (ops[i].kind == RS_ATTENTION) look_ahead(ops + i + 1, count - i - 1, *batch);

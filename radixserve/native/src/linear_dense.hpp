@@ -11,22 +11,27 @@
 //        v
 //
 // For a tile of up to kDenseRows rows of x the kernel keeps rows x 2 accumulators in registers, walks down K once and
-// meets each vector of W with one broadcast element (bf16: pair) of each row. An output is therefore one chain of
+// meets each vector of W with one broadcast element (bf16: pair) of each row. Of more rows, up to kTallRows, it keeps
+// one accumulator each and walks down K twice, for the left vectors and then for the right ones: so weights come from
+// memory once for twice the rows, and evenly, not in a rush for the first rows of several. An output is one chain of
 // multiply-adds in ascending k, whatever the number of rows, the tiling and the thread that computes it: its bits
 // depend on x's row and W alone.
 //
-// Tasks are (block of rows) x (block of panels) of a size that stays in the L2 cache.
+// Tasks are (block of rows) x (block of panels) of a size that stays in the L2 cache. The rows of a tile are packed
+// first (packed_rows.hpp).
 #pragma once
-#include "ahead.hpp"
-#include "rows.hpp"
+#include "packed_rows.hpp"
 
 namespace radixserve {
 namespace RS_NAMESPACE {
 
 constexpr int kPanel = 32;
 // Bytes of weights between use and prefetch, by the rows of a tile: where memory is the bound, more only pushes out what
-// is still to be used. What is prefetched after the last panel is the next linear's.
-constexpr int ahead_bytes(int rows) { return rows < 4 ? 4096 : 6144; }
+// is still to be used. Not near a multiple of 4096: there what is prefetched takes the places of what is in use. What is
+// prefetched after the last panel is the next linear's.
+constexpr int ahead_bytes(int rows) { return rows < 4 ? 4096 : rows <= kDenseRows ? 6144 : 10240; }
+
+constexpr int vectors_at_once(int rows) { return rows > kDenseRows ? 1 : kPanel / kLanes; }
 
 struct DenseBf16 {
   using Element = bf16;
@@ -48,7 +53,7 @@ struct DenseF32 {
 
 struct DenseTile {
   const RsLinear* op;
-  const int32_t* index;
+  const char* x;  // packed
   int64_t first_row, first_feature;
   Ahead* ahead;
 };
@@ -82,45 +87,50 @@ RS_INLINE RsLinear piece_of(const RsLinear& op, const void* panel, int64_t first
 template <class D, int R>
 __attribute__((noinline)) void dense_tile(const DenseTile& tile) {
   using E = typename D::Element;
+  constexpr int V = vectors_at_once(R);
   const RsLinear& op = *tile.op;
   const E* panel = static_cast<const E*>(op.weight) + tile.first_feature * op.in_features;
-  const E* x[R];
-  RS_UNROLL
-  for (int r = 0; r < R; ++r) {
-    int64_t row = tile.index ? tile.index[tile.first_row + r] : tile.first_row + r;
-    x[r] = static_cast<const E*>(op.x) + row * op.x_stride;
-  }
   constexpr int kAheadLines = R >= kAheadRows ? kAheadLinesAStep : 0;
   Ahead ahead = *tile.ahead;
-  F acc[R][2];
-  RS_UNROLL
-  for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = zero();
-  for (int64_t k = 0; k < op.in_features; k += D::kStep) {
-    typename D::Vector w0 = D::load_weights(panel), w1 = D::load_weights(panel + kLanes * D::kStep);
+  for (int first = 0; first < kPanel / kLanes; first += V) {
+    const E* weights = panel + first * kLanes * D::kStep;
+    const E* x = reinterpret_cast<const E*>(tile.x);
+    F acc[R][V];
     RS_UNROLL
-    for (int v = 0; v < 2; ++v) prefetch(reinterpret_cast<const char*>(panel + v * kLanes * D::kStep) + ahead_bytes(R));
-    panel += kPanel * D::kStep;
-    ahead.fetch<kAheadLines>();
+    for (int r = 0; r < R; ++r) RS_UNROLL
+    for (int v = 0; v < V; ++v) acc[r][v] = zero();
+    for (int64_t k = 0; k < op.in_features; k += D::kStep) {
+      typename D::Vector w[V];
+      RS_UNROLL
+      for (int v = 0; v < V; ++v) {
+        const E* vector = weights + v * kLanes * D::kStep;
+        w[v] = D::load_weights(vector);
+        prefetch(reinterpret_cast<const char*>(vector) + ahead_bytes(R));
+      }
+      weights += kPanel * D::kStep;
+      ahead.fetch<kAheadLines>();
+      RS_UNROLL
+      for (int r = 0; r < R; ++r) {
+        typename D::Vector b = D::broadcast(x + r * D::kStep);
+        RS_UNROLL
+        for (int v = 0; v < V; ++v) acc[r][v] = D::dot(acc[r][v], b, w[v]);
+      }
+      x += R * D::kStep;
+    }
     RS_UNROLL
-    for (int r = 0; r < R; ++r) {
-      typename D::Vector b = D::broadcast(x[r] + k);
-      acc[r][0] = D::dot(acc[r][0], b, w0);
-      acc[r][1] = D::dot(acc[r][1], b, w1);
+    for (int r = 0; r < R; ++r) RS_UNROLL
+    for (int v = 0; v < V; ++v) {
+      int64_t row = tile.first_row + r, feature = tile.first_feature + (first + v) * kLanes;
+      if (op.out_type == RS_BF16)
+        store_outputs<bf16>(op, row, feature, acc[r][v]);
+      else
+        store_outputs<float>(op, row, feature, acc[r][v]);
     }
   }
   *tile.ahead = ahead;
-  RS_UNROLL
-  for (int r = 0; r < R; ++r) RS_UNROLL
-  for (int v = 0; v < 2; ++v) {
-    int64_t row = tile.first_row + r, feature = tile.first_feature + v * kLanes;
-    if (op.out_type == RS_BF16)
-      store_outputs<bf16>(op, row, feature, acc[r][v]);
-    else
-      store_outputs<float>(op, row, feature, acc[r][v]);
-  }
 }
 
-template <class D, int R>
+template <class D, int R = kTallRows>
 RS_INLINE void dense_tile_of(int rows, const DenseTile& tile) {
   if constexpr (R > 1) {
     if (rows < R) return dense_tile_of<D, R - 1>(rows, tile);
@@ -128,78 +138,50 @@ RS_INLINE void dense_tile_of(int rows, const DenseTile& tile) {
   dense_tile<D, R>(tile);
 }
 
-// A rectangle of the output, cut into tasks of `row_step` x `panel_step`.
-struct LinearGrid {
-  int64_t rows, panels, row_step, panel_step, row_blocks, panel_blocks;
-};
-
-constexpr int64_t kLeastTask =
-    16 << 10;  // bytes of weights that a task should meet: less is done before it is handed out
-
-// `panel_bytes`: of the weights of one panel. Few rows: tasks small enough to share evenly, large enough to stream;
-// many rows: weights of a task stay in half the L2 cache while all its rows pass.
-RS_INLINE LinearGrid linear_grid(int64_t rows, int64_t panels, int64_t panel_bytes, int64_t tile_rows) {
-  if (rows == 0) return {0, panels, 1, 1, 0, 0};
-  int64_t row_step = divide_up(rows, divide_up(rows, tile_rows * 8));
-  int64_t bytes = rows <= tile_rows ? 64 << 10 : 256 << 10;
-  int64_t panel_step = most<int64_t>(1, least(panels, bytes / panel_bytes));
-  // Leave at least a few tasks for each thread, where there is work for them.
-  int64_t worth = panels * panel_bytes * divide_up(rows, tile_rows) / kLeastTask;
-  int64_t wanted_tasks = thread_count() == 1 ? 1 : least<int64_t>(4 * thread_count(), worth);
-  while (panel_step > 1 && divide_up(panels, panel_step) * divide_up(rows, row_step) < wanted_tasks)
-    panel_step = (panel_step + 1) / 2;
-  return {rows, panels, row_step, panel_step, divide_up(rows, row_step), divide_up(panels, panel_step)};
-}
-
-// Calls body(first row, rows, panel) for each tile of a task. Tiles are of even height: 16 rows are 8 + 8, not 12 + 4.
-template <class Body>
-RS_INLINE void for_tiles(const LinearGrid& grid, int64_t task, int64_t tile_rows, const Body& body) {
-  int64_t first_row = task % grid.row_blocks * grid.row_step, rows = least(grid.rows - first_row, grid.row_step);
-  int64_t first_panel = task / grid.row_blocks * grid.panel_step,
-          end_panel = least(grid.panels, first_panel + grid.panel_step);
-  int64_t tiles = divide_up(rows, tile_rows);
-  for (int64_t t = 0; t < tiles; ++t) {
-    int64_t low = rows * t / tiles, high = rows * (t + 1) / tiles;
-    for (int64_t panel = first_panel; panel < end_panel; ++panel) body(first_row + low, int(high - low), panel);
-  }
-}
-
-// A task's part of what is to be fetched while linears compute. `lines`: what a tile fetches; a tile of fewer than
-// `least_rows` takes no longer than its weights take to come.
-RS_INLINE Ahead ahead_of(const LinearGrid& grid, int worker, int64_t tile_rows, int64_t least_rows, int64_t lines) {
-  int64_t rows = least(grid.rows, grid.row_step), tiles = divide_up(rows, tile_rows);
-  return rows < least_rows ? Ahead() : Ahead(tiles * grid.panel_step * lines, worker);
-}
-
-// What a tile of a dense linear fetches. Weights of two bytes leave time for it only where they meet two tiles.
+// What a tile of a dense linear fetches. Weights of two bytes leave time for it only where they meet many rows.
 template <class D>
 RS_INLINE Ahead dense_ahead(const LinearGrid& grid, int worker, const RsLinear& op, int64_t panels_a_step = 1) {
-  int64_t lines = panels_a_step * op.in_features / D::kStep * kAheadLinesAStep;
-  return ahead_of(grid, worker, kDenseRows, kDenseRows + 1, lines);
+  int64_t walks = kPanel / kLanes / vectors_at_once(int(least(grid.rows, grid.tile_rows)));
+  int64_t lines = panels_a_step * walks * op.in_features / D::kStep * kAheadLinesAStep;
+  return ahead_of(grid, worker, kDenseRows + 1, lines);
 }
 
-// Hands the grid's tasks to the pool: body(task, worker).
-template <class Body>
-RS_INLINE void for_tasks(const LinearGrid& grid, const Body& body) {
-  parallel(
-      grid.row_blocks * grid.panel_blocks,
-      [](void* context, int64_t task, int worker) { (*static_cast<const Body*>(context))(task, worker); },
-      const_cast<Body*>(&body));
-}
+// The packed rows of a dense linear; a single row is packed as it is.
+template <class D>
+class DenseInput {
+ public:
+  DenseInput(const RsLinear& op, Rows rows, const LinearGrid& grid)
+      : make_(op, rows, grid), prepared_(make_, rows.count), single_(nullptr) {
+    if (rows.count == 1)
+      single_ = reinterpret_cast<const char*>(static_cast<const typename D::Element*>(op.x) +
+                                              source_row(rows, 0) * op.x_stride);
+  }
+  bool begin() { return single_ || prepared_.begin(); }
+  const char* of(int worker) const { return single_ ? single_ : prepared_.of(worker); }
+  const char* tile(const char* packed, int64_t first_row) const { return make_.tile(packed, first_row); }
+
+ private:
+  PackRows<typename D::Element> make_;
+  PreparedRows<PackRows<typename D::Element>> prepared_;
+  const char* single_;
+};
 
 template <class D>
 LinearGrid dense_grid(const RsLinear& op, int64_t rows) {
   int64_t panel_bytes = op.in_features * kPanel * int64_t(sizeof(typename D::Element));
-  return linear_grid(rows, divide_up(op.out_features, kPanel), panel_bytes, kDenseRows);
+  return linear_grid(rows, divide_up(op.out_features, kPanel), panel_bytes, kTallRows);
 }
 
 template <class D>
 bool linear_dense_typed(const RsLinear& op, Rows rows) {
   LinearGrid grid = dense_grid<D>(op, rows.count);
+  DenseInput<D> x(op, rows, grid);
+  if (!x.begin()) return false;
   for_tasks(grid, [&](int64_t task, int worker) {
+    const char* packed = x.of(worker);
     Ahead ahead = dense_ahead<D>(grid, worker, op);
-    for_tiles(grid, task, kDenseRows, [&](int64_t row, int count, int64_t panel) {
-      dense_tile_of<D, kDenseRows>(count, {&op, rows.index, row, panel * kPanel, &ahead});
+    for_tiles(grid, task, [&](int64_t row, int count, int64_t panel) {
+      dense_tile_of<D>(count, {&op, x.tile(packed, row), row, panel * kPanel, &ahead});
     });
   });
   return true;

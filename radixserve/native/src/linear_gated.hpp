@@ -1,10 +1,10 @@
-// The gated unit of a feed-forward block as one operation (Shazeer 2020): out = silu(x W^T + b) * (x V^T + c). What stands
-// between the linears and the activation is never written to memory:
+// The gated unit of a feed-forward block as one operation (Shazeer 2020): out = silu(x W^T + b) * (x V^T + c). What
+// stands between the linears and the activation is never written to memory:
 //
 //   task (rows x panels of W) -> tile of W, the same tile of V [rows x 1 panel] -> out
 //
-// Panels of W and V stand in turns, so that a task reads one stretch of memory, ahead of which is prefetched what it needs
-// next.
+// Panels of W and V stand in turns, so that a task reads one stretch of memory, ahead of which is prefetched what it
+// needs next.
 //
 // Tiles are computed by the kernels of RS_LINEAR into a few vectors on the stack.
 #pragma once
@@ -32,17 +32,19 @@ template <class Q>
 bool linear_gated_quant(const RsLinear& op, Rows rows) {
   int64_t bytes = quant_panel_bytes<Q>(op.in_features);
   LinearGrid grid = linear_grid(rows.count, op.out_features / kQuantPanel, 2 * bytes, kQuantRows);
-  QuantizedRows<Q> x;
-  if (!quantize_rows<Q>(op, rows, &x)) return false;
+  RoundRows<Q> round(op, rows);
+  PreparedRows<RoundRows<Q>> rounded(round, rows.count);
+  if (!rounded.begin()) return false;
   for_tasks(grid, [&](int64_t task, int worker) {
+    QuantizedRows<Q> x = round.all(rounded.of(worker));
     Ahead ahead = quant_ahead(grid, worker, op, 2);
-    for_tiles(grid, task, kQuantRows, [&](int64_t row, int count, int64_t panel) {
+    for_tiles(grid, task, [&](int64_t row, int count, int64_t panel) {
       float outputs[2][kQuantRows * kQuantPanel];
       for (int half = 0; half < 2; ++half) {
         int64_t feature = half * op.out_features + panel * kQuantPanel;
         const void* weights = static_cast<const uint8_t*>(op.weight) + (2 * panel + half) * bytes;
         RsLinear piece = piece_of(op, weights, feature, kQuantPanel, outputs[half], kQuantPanel);
-        quant_tile_of<Q, kQuantRows>(count, x.tile(&piece, row, 0, 0, &ahead));
+        quant_tile_of<Q, kQuantRows>(count, quant_tile_at(x, &piece, row, 0, 0, &ahead));
       }
       store_gated<kQuantPanel>(op, row, count, panel * kQuantPanel, outputs[0], outputs[1]);
     });
@@ -54,17 +56,19 @@ template <class D>
 bool linear_gated_dense(const RsLinear& op, Rows rows) {
   using E = typename D::Element;
   int64_t bytes = 2 * op.in_features * kPanel * int64_t(sizeof(E));
-  LinearGrid grid = linear_grid(rows.count, op.out_features / kPanel, bytes, kDenseRows);
+  LinearGrid grid = linear_grid(rows.count, op.out_features / kPanel, bytes, kTallRows);
+  DenseInput<D> x(op, rows, grid);
+  if (!x.begin()) return false;
   for_tasks(grid, [&](int64_t task, int worker) {
+    const char* packed = x.of(worker);
     Ahead ahead = dense_ahead<D>(grid, worker, op, 2);
-    for_tiles(grid, task, kDenseRows, [&](int64_t row, int count, int64_t panel) {
-      float outputs[2][kDenseRows * kPanel];
+    for_tiles(grid, task, [&](int64_t row, int count, int64_t panel) {
+      float outputs[2][kTallRows * kPanel];
       for (int half = 0; half < 2; ++half) {
         int64_t feature = half * op.out_features + panel * kPanel;
         const E* weights = static_cast<const E*>(op.weight) + (2 * panel + half) * kPanel * op.in_features;
         RsLinear piece = piece_of(op, weights, feature, kPanel, outputs[half], kPanel);
-        piece.x = static_cast<const E*>(op.x) + row * op.x_stride;
-        dense_tile_of<D, kDenseRows>(count, {&piece, nullptr, 0, 0, &ahead});
+        dense_tile_of<D>(count, {&piece, x.tile(packed, row), 0, 0, &ahead});
       }
       store_gated<kPanel>(op, row, count, panel * kPanel, outputs[0], outputs[1]);
     });

@@ -8,16 +8,14 @@
 //   Q4_K  w = d sc u - dmin mn     (sc, mn: 6 bits a group; d, dmin: one a super-block of 256)
 //   Q6_K  w = d sc (u - 32)        (sc: 8 bits for each half of a group; d: one a super-block)
 //
-// Rows of x are rounded to int8 with a scale for each half of a group: halves, because activations have outliers, and 16
-// numbers beside one lose half as much as 32. A scale is a unit, the same for the whole row, times a whole number t up
-// to 2^14 (x = unit t q), of six significant bits: with more, a last bit of x would more often move a scale and with it
-// whole numbers q. So within a group, with h over its halves,
+// Rows of x are rounded to int8 with a scale for each half of a group, a unit of the row times a whole number t
+// (rounded_rows.hpp). So within a group, with h over its halves,
 //
 //   sum_k x w = unit (d sum_h t_h (sum q u - zero sum q) + m sum_h t_h sum q)
 //
-// where the inner sums are exact integers. Those of four-bit formats fit into 16 bits, and one instruction multiplies both
-// with their t and adds them, exactly; for the others it is done in fp32. Groups are added in ascending order by fused
-// multiply-adds: like the dense kernel, the bits of an output depend on x's row and W alone.
+// where the inner sums are exact integers. Those of four-bit formats fit into 16 bits, and one instruction multiplies
+// both with their t and adds them, exactly; for the others it is done in fp32. Groups are added in ascending order by
+// fused multiply-adds: like the dense kernel, the bits of an output depend on x's row and W alone.
 //
 // Panels of 16 outputs; a panel is all its integers, then all its scales. Integers of one group (a vector = 16 outputs
 // x 4 bytes, because dot4 adds four products at a time; quad i = places 4i .. 4i+3 of the group):
@@ -33,16 +31,15 @@
 #pragma once
 #include "ahead.hpp"
 #include "linear_dense.hpp"
+#include "rounded_rows.hpp"
 
 namespace radixserve {
 namespace RS_NAMESPACE {
 
-constexpr int kGroup = 32;
 constexpr int kSuper = 256;
 constexpr int kQuantPanel = 16;
 // Between use and prefetch: few rows are done with less before memory has answered.
 constexpr int kQuantAheadBytes = 16384;
-constexpr int kRoundedAtOnce = 2048;  // numbers: rounding takes a tenth of the time of few rows, too much for one thread
 
 RS_INLINE void unpack_nibbles(const uint8_t* p, W* w) {
   RS_UNROLL
@@ -121,14 +118,6 @@ struct Q6_K {
   }
 };
 
-// A group of a row of x after rounding.
-template <class Q>
-struct GroupInfo {
-  typename Q::Times times[2];  // t of each half
-  float sum;                   // sum over halves of t * sum of the int8
-  int32_t offset[2];           // -zero * sum of the int8, of each half
-};
-
 template <class Q>
 RS_INLINE int64_t quant_panel_bytes(int64_t in_features) {
   return in_features / kGroup * Q::kQuantBytes + in_features / Q::kScaleGroup * Q::kScaleBytes;
@@ -139,46 +128,6 @@ RS_INLINE const uint8_t* scales_of(const uint8_t* scales, int64_t group, int64_t
   constexpr int64_t kGroups = Q::kScaleGroup / kGroup;
   *place = group % kGroups;
   return scales + group / kGroups * Q::kScaleBytes;
-}
-
-// The least whole number of six significant bits, at least 1, that is not below x.
-RS_INLINE int32_t times_above(float x) {
-  float six_bits = bits_to_float((float_to_bits(x) + 0x3ffff) & ~0x3ffffu);
-  int32_t whole = int32_t(six_bits);
-  return most(1, whole + (float(whole) < six_bits));
-}
-
-constexpr float kMostTimes = 1 << 14;  // a power of two, so that a row whose scales are alike has them exactly
-
-// Rounds a row of a multiple of kGroup numbers. Returns its unit, NaN where a number is not finite: it must reach the
-// outputs.
-template <class Q, class T>
-float quantize_row(const T* x, int64_t width, int8_t* q, GroupInfo<Q>* info) {
-  F largest_lanes = zero(), poison_lanes = zero();
-  for (int64_t i = 0; i < width; i += kLanes) {
-    F all = load(x + i);
-    largest_lanes = max(abs(all), largest_lanes);
-    poison_lanes = fma(all, zero(), poison_lanes);  // 0 for finite numbers, else NaN
-  }
-  float poison = sum_lanes(poison_lanes), largest = max_lanes(largest_lanes);
-  bool nothing = poison != 0.0f || largest < 1e-30f;
-  float unit = nothing ? 0.0f : largest / 127.0f / kMostTimes, to_times = nothing ? 0.0f : kMostTimes / largest;
-  for (int64_t g = 0; g < width / kGroup; ++g) {
-    int32_t sum_of_group = 0;
-    for (int half = 0; half < 2; ++half, x += kLanes, q += kLanes) {
-      F all = load(x);
-      int32_t t = nothing ? 1 : times_above(least(max_lanes(abs(all)) * to_times, kMostTimes));
-      F inverse = set1(nothing ? 0.0f : 1.0f / (unit * float(t)));
-      F whole = round_nearest(min(max(mul(all, inverse), set1(-127.0f)), set1(127.0f)));
-      store_bytes(q, whole);
-      int32_t sum = int32_t(sum_lanes(whole));
-      info[g].times[half] = typename Q::Times(t);
-      info[g].offset[half] = -Q::kZero * sum;
-      sum_of_group += t * sum;
-    }
-    info[g].sum = float(sum_of_group);
-  }
-  return unit + poison;
 }
 
 template <class Q>
@@ -275,48 +224,18 @@ RS_INLINE void quant_tile_of(int rows, const QuantTile<Q>& tile) {
   quant_tile<Q, R>(tile);
 }
 
-// The rows of x after rounding: int8 [rows, in_features], one GroupInfo for each row and group, and the rows' units.
+// The tile of rounded rows from `first_row` on, whose outputs are rows from `out_row` on and features from
+// `first_feature` on of `op`; meanwhile something of `ahead` is fetched.
 template <class Q>
-struct QuantizedRows {
-  const int8_t* x;
-  const GroupInfo<Q>* info;
-  const float* units;
-  int64_t width;
-
-  // The tile from `first_row` on, whose outputs are rows from `out_row` on and features from `first_feature` on of `op`;
-  // meanwhile something of `ahead` is fetched.
-  QuantTile<Q> tile(const RsLinear* op, int64_t first_row, int64_t out_row, int64_t first_feature, Ahead* ahead) const {
-    int64_t groups = width / kGroup;
-    return {op, x + first_row * width, info + first_row * groups, units + first_row, out_row, first_feature, ahead};
-  }
-};
-
-// Rounds all rows into shared scratch; false where there is no memory for it.
-template <class Q>
-bool quantize_rows(const RsLinear& op, Rows rows, QuantizedRows<Q>* out) {
-  int64_t width = op.in_features, groups = width / kGroup;
-  size_t info_bytes = size_t(rows.count * groups) * sizeof(GroupInfo<Q>);
-  size_t unit_bytes = size_t(rows.count) * sizeof(float);
-  size_t bytes = info_bytes + unit_bytes + size_t(rows.count * width);
-  char* scratch = static_cast<char*>(shared_scratch(SCRATCH_ACTIVATIONS, bytes));
-  if (!scratch) return false;
-  GroupInfo<Q>* info = reinterpret_cast<GroupInfo<Q>*>(scratch);
-  float* units = reinterpret_cast<float*>(scratch + info_bytes);
-  int8_t* quantized = reinterpret_cast<int8_t*>(scratch + info_bytes + unit_bytes);
-  auto round_row = [&](int64_t row) {
-    int64_t source = source_row(rows, row) * op.x_stride;
-    int8_t* q = quantized + row * width;
-    GroupInfo<Q>* of_row = info + row * groups;
-    units[row] = op.x_type == RS_BF16 ? quantize_row<Q>(static_cast<const bf16*>(op.x) + source, width, q, of_row)
-                                      : quantize_row<Q>(static_cast<const float*>(op.x) + source, width, q, of_row);
-  };
-  for_rows(rows.count, width, round_row, kRoundedAtOnce);
-  *out = {quantized, info, units, width};
-  return true;
+QuantTile<Q> quant_tile_at(const QuantizedRows<Q>& x, const RsLinear* op, int64_t first_row, int64_t out_row,
+                           int64_t first_feature, Ahead* ahead) {
+  int64_t groups = x.width / kGroup;
+  return {op,      x.x + first_row * x.width, x.info + first_row * groups, x.units + first_row, out_row,
+          first_feature, ahead};
 }
 
 RS_INLINE Ahead quant_ahead(const LinearGrid& grid, int worker, const RsLinear& op, int64_t panels_a_step = 1) {
-  return ahead_of(grid, worker, kQuantRows, kAheadRows, panels_a_step * op.in_features / kGroup * kAheadLinesAGroup);
+  return ahead_of(grid, worker, kAheadRows, panels_a_step * op.in_features / kGroup * kAheadLinesAGroup);
 }
 
 template <class Q>
@@ -327,12 +246,14 @@ LinearGrid quant_grid(const RsLinear& op, int64_t rows) {
 template <class Q>
 bool linear_quant_typed(const RsLinear& op, Rows rows) {
   LinearGrid grid = quant_grid<Q>(op, rows.count);
-  QuantizedRows<Q> x;
-  if (!quantize_rows<Q>(op, rows, &x)) return false;
+  RoundRows<Q> round(op, rows);
+  PreparedRows<RoundRows<Q>> rounded(round, rows.count);
+  if (!rounded.begin()) return false;
   for_tasks(grid, [&](int64_t task, int worker) {
+    QuantizedRows<Q> x = round.all(rounded.of(worker));
     Ahead ahead = quant_ahead(grid, worker, op);
-    for_tiles(grid, task, kQuantRows, [&](int64_t row, int count, int64_t panel) {
-      quant_tile_of<Q, kQuantRows>(count, x.tile(&op, row, row, panel * kQuantPanel, &ahead));
+    for_tiles(grid, task, [&](int64_t row, int count, int64_t panel) {
+      quant_tile_of<Q, kQuantRows>(count, quant_tile_at(x, &op, row, row, panel * kQuantPanel, &ahead));
     });
   });
   return true;

@@ -98,18 +98,20 @@ template <class Q>
 bool linear_top_k_quant(const RsLinearTopK& op, Rows rows) {
   const RsLinear& linear = op.linear;
   LinearGrid grid = quant_grid<Q>(linear, rows.count);
-  QuantizedRows<Q> x;
+  RoundRows<Q> round(linear, rows);
+  PreparedRows<RoundRows<Q>> rounded(round, rows.count);
   TopLists lists;
-  if (!quantize_rows<Q>(linear, rows, &x) || !make_top_lists(rows.count, op.k, &lists)) return false;
+  if (!rounded.begin() || !make_top_lists(rows.count, op.k, &lists)) return false;
   for_tasks(grid, [&](int64_t task, int worker) {
+    QuantizedRows<Q> x = round.all(rounded.of(worker));
     Ahead nothing;
-    for_tiles(grid, task, kQuantRows, [&](int64_t row, int count, int64_t panel) {
+    for_tiles(grid, task, [&](int64_t row, int count, int64_t panel) {
       float outputs[kQuantRows * kQuantPanel];
       int64_t feature = panel * kQuantPanel;
       const void* weights =
           static_cast<const uint8_t*>(linear.weight) + panel * quant_panel_bytes<Q>(linear.in_features);
       RsLinear piece = piece_of(linear, weights, feature, linear.out_features - feature, outputs, kQuantPanel);
-      quant_tile_of<Q, kQuantRows>(count, x.tile(&piece, row, 0, 0, &nothing));
+      quant_tile_of<Q, kQuantRows>(count, quant_tile_at(x, &piece, row, 0, 0, &nothing));
       look_through_tile(lists, worker, row, count, outputs, kQuantPanel, feature, linear.out_features);
     });
   });
@@ -122,17 +124,18 @@ bool linear_top_k_dense(const RsLinearTopK& op, Rows rows) {
   using E = typename D::Element;
   const RsLinear& linear = op.linear;
   LinearGrid grid = dense_grid<D>(linear, rows.count);
+  DenseInput<D> x(linear, rows, grid);
   TopLists lists;
-  if (!make_top_lists(rows.count, op.k, &lists)) return false;
+  if (!x.begin() || !make_top_lists(rows.count, op.k, &lists)) return false;
   for_tasks(grid, [&](int64_t task, int worker) {
+    const char* packed = x.of(worker);
     Ahead nothing;
-    for_tiles(grid, task, kDenseRows, [&](int64_t row, int count, int64_t panel) {
-      float outputs[kDenseRows * kPanel];
+    for_tiles(grid, task, [&](int64_t row, int count, int64_t panel) {
+      float outputs[kTallRows * kPanel];
       int64_t feature = panel * kPanel;
       const E* weights = static_cast<const E*>(linear.weight) + feature * linear.in_features;
       RsLinear piece = piece_of(linear, weights, feature, linear.out_features - feature, outputs, kPanel);
-      piece.x = static_cast<const E*>(linear.x) + row * linear.x_stride;
-      dense_tile_of<D, kDenseRows>(count, {&piece, nullptr, 0, 0, &nothing});
+      dense_tile_of<D>(count, {&piece, x.tile(packed, row), 0, 0, &nothing});
       look_through_tile(lists, worker, row, count, outputs, kPanel, feature, linear.out_features);
     });
   });

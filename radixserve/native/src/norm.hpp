@@ -5,6 +5,8 @@
 namespace radixserve {
 namespace RS_NAMESPACE {
 
+constexpr int64_t kNormedAtOnce = 2304;  // numbers: four rows of a small model, which is worth a second thread
+
 // 1 / sqrt(mean(x^2) + eps) over `width` elements, a multiple of 16.
 template <class T>
 RS_INLINE float inverse_rms(const T* x, int64_t width, float eps) {
@@ -35,7 +37,7 @@ bool norm_typed(const RsNorm& op, Rows rows) {
     spare = static_cast<T*>(shared_scratch(SCRATCH_ACTIVATIONS, size_t(rows.count * op.width) * sizeof(T)));
     if (!spare) return false;
   }
-  for_rows(rows.count, op.width, [&](int64_t row) {
+  auto norm_one = [&](int64_t row) {
     int64_t source = source_row(rows, row);
     const T* x = static_cast<const T*>(op.x) + source * op.x_stride;
     const T* delta = op.delta ? static_cast<const T*>(op.delta) + source * op.delta_stride : nullptr;
@@ -43,7 +45,8 @@ bool norm_typed(const RsNorm& op, Rows rows) {
                   : spare     ? spare + row * op.width
                               : nullptr;
     norm_row(op, x, delta, residual, static_cast<Out*>(op.out) + row * op.out_stride);
-  });
+  };
+  for_rows(rows.count, op.width, norm_one, kNormedAtOnce);
   return true;
 }
 

@@ -87,8 +87,7 @@ struct Area {
   size_t bytes = 0;
 };
 Area shared_areas[SCRATCH_SLOTS];
-Area inner_areas[kMaxThreads][SCRATCH_SLOTS];  // what is shared scratch to operations inside a chunk
-Area worker_areas[kMaxThreads];
+Area own_areas[kMaxThreads][SCRATCH_SLOTS];
 
 // Which worker this thread is while it works on a chunk, else kOutside.
 constexpr int kOutside = -1;
@@ -312,15 +311,15 @@ void set_thread_count(int threads) {
 }
 
 void* shared_scratch(ScratchSlot slot, size_t bytes) {
-  return grow(inside == kOutside ? shared_areas[slot] : inner_areas[inside][slot], bytes);
+  return grow(inside == kOutside ? shared_areas[slot] : own_areas[inside][slot], bytes);
 }
 
-bool reserve_worker_scratch(size_t bytes_each) {
+bool reserve_own_scratch(ScratchSlot slot, size_t bytes_each) {
   for (int i = 0; i < thread_count(); ++i)
-    if (!grow(worker_areas[i], bytes_each)) return false;
+    if (!grow(own_areas[i][slot], bytes_each)) return false;
   return true;
 }
 
-void* worker_scratch(int worker) { return worker_areas[worker].data; }
+void* own_scratch(ScratchSlot slot, int worker) { return own_areas[worker][slot].data; }
 
 }  // namespace radixserve

@@ -19,12 +19,12 @@ void parallel(int64_t chunks, ChunkFunction function, void* context, bool worth_
 int thread_count();
 void set_thread_count(int threads);
 
-// Memory that lives until the library is unloaded and only grows; null when there is none left. 64-byte aligned.
-// `shared_scratch` has a few independent slots, so that operations do not overlap, and inside a chunk slots of that
-// thread's own; `worker_scratch` is one area a thread.
-enum ScratchSlot { SCRATCH_ACTIVATIONS = 0, SCRATCH_PARTIALS = 1, SCRATCH_SLOTS = 2 };
+// Memory that lives until the library is unloaded and only grows; null when there is none left. 64-byte aligned. It has
+// a few independent slots, so that what overlaps in time does not in memory; inside a chunk `shared_scratch` is of that
+// thread's own. Each thread's own is reserved for all at once, outside of chunks.
+enum ScratchSlot { SCRATCH_ACTIVATIONS = 0, SCRATCH_PARTIALS = 1, SCRATCH_PASSES = 2, SCRATCH_SLOTS = 3 };
 void* shared_scratch(ScratchSlot slot, size_t bytes);
-bool reserve_worker_scratch(size_t bytes_each);
-void* worker_scratch(int worker);
+bool reserve_own_scratch(ScratchSlot slot, size_t bytes_each);
+void* own_scratch(ScratchSlot slot, int worker);
 
 }  // namespace radixserve

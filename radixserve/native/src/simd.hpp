@@ -13,6 +13,9 @@
 //   keep_lanes   a where lo <= lane < hi, else fill    zero_where_below   0 where x < bound, else a (also for NaN)
 //   max, min     the second operand where one is NaN   scale_by_power     2^n a for whole n within the normal numbers
 //   low_nibbles, high_nibbles   of each byte           two_bits_high<i>   bits 2i, 2i + 1 of each byte, as bits 4 and 5
+//   round_up     to whole numbers                      up_to_bits<n>      x >= 0 to n significant bits, upwards
+//   largest_of_each   lane i = the largest lane of vector i of 16   sums_of_each   lane i = the sum of bytes 16i to
+//   16i + 15 (s8)     transpose   16 vectors as rows of a matrix; moves bits as they are
 //
 // Within one instruction set every function gives the same bits wherever it is used; between them the last bits may
 // differ (v4's dot2 rounds twice and flushes denormals, generic has no fused multiply-add). Compiled with
@@ -101,6 +104,27 @@ RS_INLINE float max_lanes(F x) {
   __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+#endif
+
+#if !defined(RS_ISA_V4)
+RS_INLINE F largest_of_each(const F* x) {
+  float each[kLanes];
+  for (int i = 0; i < kLanes; ++i) each[i] = max_lanes(x[i]);
+  return load(each);
+}
+RS_INLINE void transpose(F* x) {
+  float square[kLanes][kLanes], column[kLanes];
+  for (int i = 0; i < kLanes; ++i) store(square[i], x[i]);
+  for (int i = 0; i < kLanes; ++i) {
+    for (int j = 0; j < kLanes; ++j) column[j] = square[j][i];
+    x[i] = load(column);
+  }
+}
+RS_INLINE W sums_of_each(const int8_t* p) {
+  int32_t each[kLanes] = {};
+  for (int i = 0; i < kLanes * kLanes; ++i) each[i / kLanes] += p[i];
+  return load_words(each);
 }
 #endif
 

@@ -12,6 +12,7 @@ struct W {
 };
 
 constexpr int kDenseRows = 2;
+constexpr int kTallRows = 4;
 constexpr int kQuantRows = 2;
 constexpr int kAttentionRows = 2;
 
@@ -115,6 +116,18 @@ RS_INLINE F round_nearest(F a) {
   a.v[i] = (a.v[i] + 12582912.0f) - 12582912.0f;
   return a;
 }
+RS_INLINE F round_up(F a) {
+  RS_EACH
+  a.v[i] = __builtin_ceilf(a.v[i]);
+  return a;
+}
+template <int kBits>
+RS_INLINE F up_to_bits(F a) {
+  uint32_t rest = (1u << (24 - kBits)) - 1;
+  RS_EACH
+  a.v[i] = bits_to_float((float_to_bits(a.v[i]) + rest) & ~rest);
+  return a;
+}
 RS_INLINE F keep_lanes(F a, int lo, int hi, F fill) {
   RS_EACH
   a.v[i] = i >= lo && i < hi ? a.v[i] : fill.v[i];
@@ -184,6 +197,13 @@ RS_INLINE W load_byte_pairs(const int8_t* p) {
 }
 RS_INLINE W zero_words() { return {}; }
 RS_INLINE void store(void* p, W x) { __builtin_memcpy(p, x.v, 64); }
+RS_INLINE W to_words(F a) {
+  W r;
+  F whole = round_nearest(a);
+  RS_EACH
+  r.v[i] = uint32_t(int32_t(whole.v[i]));
+  return r;
+}
 RS_INLINE F to_floats(W x) {
   F r;
   RS_EACH

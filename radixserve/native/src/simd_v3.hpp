@@ -12,6 +12,7 @@ struct W {
 };
 
 constexpr int kDenseRows = 3;
+constexpr int kTallRows = 6;
 constexpr int kQuantRows = 4;
 constexpr int kAttentionRows = 3;
 
@@ -82,6 +83,19 @@ RS_INLINE F round_nearest(F a) {
   return {_mm256_round_ps(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
           _mm256_round_ps(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
+RS_INLINE F round_up(F a) {
+  return {_mm256_round_ps(a.lo, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC),
+          _mm256_round_ps(a.hi, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC)};
+}
+template <int kBits>
+RS_INLINE __m256 up_to_bits(__m256 a) {
+  __m256i rest = _mm256_set1_epi32((1 << (24 - kBits)) - 1);
+  return _mm256_castsi256_ps(_mm256_andnot_si256(rest, _mm256_add_epi32(_mm256_castps_si256(a), rest)));
+}
+template <int kBits>
+RS_INLINE F up_to_bits(F a) {
+  return {up_to_bits<kBits>(a.lo), up_to_bits<kBits>(a.hi)};
+}
 RS_INLINE __m256 in_range(__m256i lane, int lo, int hi) {
   return _mm256_castsi256_ps(_mm256_and_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(hi), lane),
                                               _mm256_cmpgt_epi32(lane, _mm256_set1_epi32(lo - 1))));
@@ -144,6 +158,7 @@ RS_INLINE void store(void* p, W x) {
   _mm256_storeu_si256((__m256i*)p, x.lo);
   _mm256_storeu_si256((__m256i*)p + 1, x.hi);
 }
+RS_INLINE W to_words(F a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
 RS_INLINE F to_floats(W x) { return {_mm256_cvtepi32_ps(x.lo), _mm256_cvtepi32_ps(x.hi)}; }
 RS_INLINE W low_nibbles(W x) {
   __m256i mask = _mm256_set1_epi8(15);
