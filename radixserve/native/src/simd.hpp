@@ -122,8 +122,11 @@ RS_INLINE void transpose(F* x) {
   }
 }
 RS_INLINE W sums_of_each(const int8_t* p) {
-  int32_t each[kLanes] = {};
-  for (int i = 0; i < kLanes * kLanes; ++i) each[i / kLanes] += p[i];
+  const uint32_t ones = 0x01010101;
+  int32_t fours[4 * kLanes], each[kLanes];
+  for (int i = 0; i < 4; ++i)
+    store(fours + kLanes * i, dot4(no_words(), broadcast_word(&ones), load_words(p + 4 * kLanes * i)));
+  for (int i = 0; i < kLanes; ++i) each[i] = fours[4 * i] + fours[4 * i + 1] + fours[4 * i + 2] + fours[4 * i + 3];
   return load_words(each);
 }
 #endif
