@@ -46,7 +46,7 @@ class PrefixCache(CacheRoom):
     """One radix tree and one block pool, kept consistent.
 
     ``step`` numbers are the scheduler's. All token sequences are keys (`token_key`); all lengths are tokens unless
-    named blocks. ``pool``: whose blocks it owns; without one it makes its own.
+    named blocks. ``pool``: of that many blocks, all free, which it owns until it is repaired; without one it makes its own.
     """
 
     def __init__(self, config: CacheConfig, pool: BlockPool | None = None) -> None:
@@ -56,6 +56,7 @@ class PrefixCache(CacheRoom):
         self.ghosts = GhostLog(config.ghost_tokens)
         self.stats = CacheStats()
         self.leases: set[Lease] = set()
+        assert pool is None or pool.total == config.num_blocks, "the pool is as large as the config says"
         self._open_books(BlockPool(config.num_blocks) if pool is None else pool)
         self._step = 0
 

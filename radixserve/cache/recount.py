@@ -31,6 +31,11 @@ def recount(
     facts += _check_locks(tree, leases, flights, holds)
     facts += _check_blocks(tree, pool, leases, replaced)
     facts += _check_sums(tree, replaced)
+    facts += [
+        f"{_name(node)} is pending on step {node.pending}, which does not write it"
+        for node in tree.nodes()
+        if node.pending and node not in flights.pending(node.pending)
+    ]
     return facts
 
 

@@ -122,6 +122,10 @@ def _retired_lost(s: Scene) -> None:
     s.cache.pool._retired.clear()
 
 
+def _pending_forgotten(s: Scene) -> None:
+    s.tail.pending = 7
+
+
 def _free_list(s: Scene) -> None:
     s.cache.pool._free.pop()
 
@@ -168,6 +172,7 @@ PLANTED: list[tuple[Callable[[Scene], None], str]] = [
     (_leaked_block, "is PRIVATE in the pool, FREE by count"),
     (_pool_count, "blocks are booked PRIVATE"),
     (_retired_lost, "is RETIRED in the pool, FREE by count"),
+    (_pending_forgotten, "tokens 4-6 is pending on step 7, which does not write it"),
     (_free_list, "is 0 times in the free list, 1 times by count"),
     (_free_twice, "is 2 times in the free list, 1 times by count"),
     (_handed_out, "is 1 times in the free list, 0 times by count"),

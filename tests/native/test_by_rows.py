@@ -139,16 +139,16 @@ def test_many_weights_want_more_rows(library: NativeLibrary) -> None:
     """Of four bits, which a thread then unpacks for itself alone."""
     width, out_features = 2048, 4096
     weight = pack_quantized(Format.Q4_0, random_blocks(Format.Q4_0, out_features, width, seed=1), width)
-    x, out = torch.zeros(16, width), torch.zeros(16, out_features)
+    x, out, half = (torch.zeros(16, columns) for columns in (width, out_features, out_features // 2))
     library.set_threads(2)
-    for many, least in ((False, 3), (True, 8)):
-        program = Program(
-            library, [norm(x, torch.ones(width), x, eps=1e-5), *[linear(weight, x, out) for _ in range(1 + many)]]
-        )
+    for count, least in ((1, 3), (2, 8)):
+        # Those after the first alone would be few.
+        linears = [operation for _ in range(count) for operation in (linear(weight, x, out), silu_mul(out, half))]
+        program = Program(library, linears)
         for rows in (2 * least - 1, 2 * least):
             library.reset_counters()
             program.run(step_of(rows))
-            assert bool(library.operations_by_rows()) == (rows == 2 * least), (many, rows)
+            assert bool(library.operations_by_rows()) == (rows == 2 * least), (count, rows)
 
 
 def test_rows_beyond_the_step_are_left_alone(library: NativeLibrary) -> None:

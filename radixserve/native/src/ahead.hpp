@@ -16,8 +16,8 @@ namespace radixserve {
 namespace RS_NAMESPACE {
 
 // Lines that a kernel fetches beside a group of quantized weights (linear_quant.hpp) and beside a step along K of dense
-// ones, in tiles of at least kAheadRows rows: fewer take no longer than their weights take to come, and dense weights
-// take longer unless several tiles meet them (`dense_ahead`).
+// ones, in tiles of at least kAheadRows rows: fewer take no longer than their weights take to come, and weights of two
+// bytes or more do not unless they meet more than kDenseRows (`dense_ahead`).
 #if defined(RS_ISA_V4)
 constexpr int kAheadLinesAGroup = 6;
 constexpr int kAheadLinesAStep = 1;

@@ -54,8 +54,7 @@ void skip_output(Params& params, int64_t rows) {
 
 }  // namespace
 
-int64_t ops_by_rows(const RsOp* ops, int64_t count, const RsBatch& batch) {
-  if (thread_count() == 1) return 0;
+RowWiseRun row_wise_run(const RsOp* ops, int64_t count, const RsBatch& batch) {
   int64_t run = 0, weights = 0, least = 0;
   for (; run < count && is_row_wise(ops[run]); ++run) {
     if (ops[run].kind != RS_LINEAR) continue;
@@ -67,8 +66,7 @@ int64_t ops_by_rows(const RsOp* ops, int64_t count, const RsBatch& batch) {
     int32_t format = static_cast<const RsLinear*>(ops[i].params)->format;
     least = std::max(least, least_rows(format, weights <= kFewWeights));
   }
-  bool worth_it = run > 1 && least && batch.tokens >= least * thread_count();
-  return worth_it ? run : 0;
+  return {run, run > 1 && least && thread_count() > 1 && batch.tokens >= least * thread_count()};
 }
 
 int64_t row_parts(const RsBatch& batch) {

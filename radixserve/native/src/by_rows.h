@@ -14,13 +14,17 @@
 
 namespace radixserve {
 
-// How many of ops [0, count), from the first on, are to be taken by rows; 0 where that is not worth it.
-int64_t ops_by_rows(const RsOp* ops, int64_t count, const RsBatch& batch);
+// The first operations of ops [0, count) that rows may be taken through, and whether that is worth it.
+struct RowWiseRun {
+  int64_t count;
+  bool worth_it;
+};
+RowWiseRun row_wise_run(const RsOp* ops, int64_t count, const RsBatch& batch);
 
 // Parts that the batch's rows are cut into for that.
 int64_t row_parts(const RsBatch& batch);
 
-// An operation on rows [first, first + rows) alone, for one of `ops_by_rows`. The copy refers to itself: it stays where
+// An operation on rows [first, first + rows) alone, for one of a `row_wise_run`. The copy refers to itself: it stays where
 // it is made.
 class RowsOfOp {
  public:

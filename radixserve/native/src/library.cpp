@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <vector>
@@ -224,12 +225,17 @@ int32_t rs_run(const RsOp* ops, int64_t count, const RsBatch* batch) {
   try {
     look_ahead(ops, count, *batch);
     for (int64_t i = 0; i < count;) {
-      int64_t together = ops_by_rows(ops + i, count - i, *batch);
-      counters.operations_by_rows += together;
-      RsStatus status = together ? run_by_rows(ops + i, together, *batch) : run_one(ops[i], *batch);
-      if (status) return status;
-      if (ops[i].kind == RS_ATTENTION) look_ahead(ops + i + 1, count - i - 1, *batch);
-      i += together ? together : 1;
+      RowWiseRun run = row_wise_run(ops + i, count - i, *batch);
+      if (run.worth_it) {
+        if (RsStatus status = run_by_rows(ops + i, run.count, *batch)) return status;
+        counters.operations_by_rows += run.count;
+        i += run.count;
+        continue;
+      }
+      // What is not worth it for the whole run is not for its end.
+      for (int64_t end = i + std::max<int64_t>(1, run.count); i < end; ++i)
+        if (RsStatus status = run_one(ops[i], *batch)) return status;
+      if (ops[i - 1].kind == RS_ATTENTION) look_ahead(ops + i, count - i, *batch);
     }
   } catch (const std::bad_alloc&) {
     return RS_NO_MEMORY;

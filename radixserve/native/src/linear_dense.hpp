@@ -27,8 +27,8 @@ namespace RS_NAMESPACE {
 
 constexpr int kPanel = 32;
 // Bytes of weights between use and prefetch, by the rows of a tile: where memory is the bound, more only pushes out what
-// is still to be used. Not near a multiple of 4096: there what is prefetched takes the places of what is in use. What is
-// prefetched after the last panel is the next linear's.
+// is still to be used. For many rows not near a multiple of 4096: there what is prefetched takes the places of what is in
+// use. What is prefetched after the last panel is the next linear's.
 constexpr int ahead_bytes(int rows) { return rows < 4 ? 4096 : rows <= kDenseRows ? 6144 : 10240; }
 
 constexpr int vectors_at_once(int rows) { return rows > kDenseRows ? 1 : kPanel / kLanes; }
@@ -156,6 +156,9 @@ class DenseInput {
       single_ = reinterpret_cast<const char*>(static_cast<const typename D::Element*>(op.x) +
                                               source_row(rows, 0) * op.x_stride);
   }
+  DenseInput(const DenseInput&) = delete;
+  DenseInput& operator=(const DenseInput&) = delete;
+
   bool begin() { return single_ || prepared_.begin(); }
   const char* of(int worker) const { return single_ ? single_ : prepared_.of(worker); }
   const char* tile(const char* packed, int64_t first_row) const { return make_.tile(packed, first_row); }

@@ -17,7 +17,9 @@ template <class Make>
 class PreparedRows {
  public:
   PreparedRows(const Make& make, int64_t rows)
-      : make_(make), each_(thread_count() > 1 && rows <= kPreparedByEach), number_(++last_number_) {}
+      : make_(make), each_(thread_count() > 1 && rows <= kPreparedByEach), number_(each_ ? ++last_number_ : 0) {}
+  PreparedRows(const PreparedRows&) = delete;
+  PreparedRows& operator=(const PreparedRows&) = delete;
 
   // To be called before the tasks; false where there is no memory.
   bool begin() {
@@ -47,7 +49,8 @@ class PreparedRows {
   }
 
  private:
-  static inline int64_t last_number_ = 0;  // counts linears; there is one caller at a time
+  // Counts the linears whose rows are made by each thread: none of them is inside a chunk, so one thread counts.
+  static inline int64_t last_number_ = 0;
 
   const Make& make_;
   bool each_;
